@@ -215,7 +215,8 @@ void sayFacts(Module &m, const Config &config) {
                                .weightDecay = o.weightDecay,
                                .gradClip = config.train.gradClip});
   writeFacts(m, PrecisionFacts{.compute = chosen<Compute>(config.precision.compute),
-                               .optimizerState = config.precision.optimizerState});
+                               .optimizerState = config.precision.optimizerState,
+                               .residual = config.precision.residual});
   if (const ParallelConfig &p = config.parallel; p.logicalShards > 1 || p.tensor > 1)
     writeFacts(m, ParallelFacts{.data = p.data,
                                 .tensor = p.tensor,

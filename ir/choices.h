@@ -46,6 +46,10 @@ template <> inline constexpr auto wordsOf<Compute> = std::to_array({"fp32", "bf1
 enum class MomentType { fp32, bf16 };
 template <> inline constexpr auto wordsOf<MomentType> = std::to_array({"fp32", "bf16"});
 
+/// Where the residual stream and its gradient are stored: in f32, or as all else between kernels.
+enum class Residual { fp32, compute };
+template <> inline constexpr auto wordsOf<Residual> = std::to_array({"fp32", "compute"});
+
 /// The order in which ranks add: a binary tree, or the order of the collective engine.
 enum class ReduceOrder { tree, fast };
 template <> inline constexpr auto wordsOf<ReduceOrder> = std::to_array({"tree", "fast"});

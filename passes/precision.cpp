@@ -4,13 +4,16 @@
 //
 // These values stay f32 in memory: parameters and moments (apart from copies, step 4), sums over tokens and values that
 // depend on them, statistics of rows, the residual stream and its gradient, values that a function returns or writes.
+// With the module attribute residual="compute" the residual stream and its gradient are stored as all else is: each
+// layer's sum is rounded once, and fewer bytes move.
 //
 //   1. fusionGroups predicts which ops will share a kernel. Values inside a kernel need no memory.
 //   2. A value is an activation if it depends on a tensor argument by a path without a sum over tokens or a statistic
 //      of rows. Its uses, also through views, are of these kinds:
 //        low      an operand that an op of autocast class `low` may take in low precision
 //        fixed    memory has to hold f32: writes, returns, ops without an element expression
-//        stream   an operand of an addition of two activations, in another group: the residual stream and its gradient
+//        stream   an operand of an addition of two activations, in another group: the residual stream and its gradient.
+//                 With residual="compute" such a use is `other`
 //        other    another use in another group
 //        inside   a use in the group that computes it
 //   3. An activation gets a low copy, by one cast after the op that computes it,
@@ -29,8 +32,8 @@
 //
 // If plans may call cuBLASLt (Target::features), it is to compute matmuls (codegen/cublaslt_matmul.h), at twice the
 // rate of a generated kernel on the GPUs that matter. It stores one result and adds a bias of the type of the result.
-// So the residual stream gets no low copy if it ends the group of a matmul, and a bias is read from a low copy if its
-// sum is stored in low precision only, as in frameworks with autocast.
+// So an f32 residual stream gets no low copy if it ends the group of a matmul, and a bias is read from a low copy if
+// its sum is stored in low precision only, as in frameworks with autocast.
 //
 // With `compute` "tf32" no type changes. Tensor cores of NVIDIA GPUs read f32 and use 10 bits of its mantissa. Ops of
 // class `low` whose operands are f32 get the attribute `tf32`, which allows that.
@@ -79,7 +82,8 @@ bool readsLow(const Op &op, unsigned operand) {
 
 class Lowering {
 public:
-  Lowering(Function &f, DType low, bool library) : f(f), low(low), library(library), groups(fusionGroups(f)) {
+  Lowering(Function &f, DType low, Residual residual, bool library)
+      : f(f), low(low), keepsStream(residual == Residual::fp32), library(library), groups(fusionGroups(f)) {
     for (const Op &op : f.body)
       if (op.is(OpKind::matmul))
         matmulGroups.insert(groupOf(&op));
@@ -102,9 +106,12 @@ public:
         for (unsigned i = 0; i < op->numResults(); ++i)
           lowerUses(op->result(i));
     }
+    for (Op *op : llvm::reverse(ops))
+      if (op->is(OpKind::reshape) && op->result()->unused())
+        op->erase();  // its users read a view of the low copy
     if (library)
-      for (Op *op : ops)
-        lowerBias(*op);
+      for (Op &op : f.body)
+        lowerBias(op);
     std::vector<Op *> gathers;
     for (Op &op : f.body)
       if (op.is(OpKind::all_gather))
@@ -123,6 +130,7 @@ private:
 
   Function &f;
   const DType low;
+  const bool keepsStream;  // the residual stream stays f32
   const bool library;
   const llvm::DenseMap<const Op *, int> groups;
   llvm::DenseSet<int> matmulGroups;
@@ -169,13 +177,13 @@ private:
   }
 
   bool isStream(const Use &u) const {
-    return u.user->is(OpKind::add) && u.user->operand(0)->type.sameShape(u.user->operand(1)->type) &&
+    return keepsStream && u.user->is(OpKind::add) && u.user->operand(0)->type.sameShape(u.user->operand(1)->type) &&
            activations.contains(u.user->operand(0)) && activations.contains(u.user->operand(1));
   }
 
-  /// Whether the op adds a matmul of its group to the residual stream and a cuBLASLt call will compute the group.
+  /// Whether the op adds a matmul of its group to an f32 residual stream and a cuBLASLt call will compute the group.
   bool endsInStream(const Op &op) const {
-    return library && op.is(OpKind::add) && op.operand(0)->type.sameShape(op.operand(1)->type) &&
+    return keepsStream && library && op.is(OpKind::add) && op.operand(0)->type.sameShape(op.operand(1)->type) &&
            matmulGroups.contains(groupOf(&op));
   }
 
@@ -285,12 +293,12 @@ private:
     }
   }
 
-  /// Whether memory will hold `v` in low precision only: its users are casts to `low`, or a gelu_tanh in its group
-  /// whose result fulfils the same.
+  /// Whether memory will hold `v` in low precision only: its users are casts to `low`, or a gelu_tanh or an addition in
+  /// its group whose result fulfils the same.
   bool storedLow(const Value *v) const {
     return llvm::all_of(v->users(), [&](const Op *user) {
       return (user->is(OpKind::cast) && user->result()->type.dtype == low) ||
-             (groupOf(user) >= 0 && groupOf(user) == groupOf(v->def) && user->is(OpKind::gelu_tanh) &&
+             (groupOf(user) >= 0 && groupOf(user) == groupOf(v->def) && user->isOneOf(OpKind::gelu_tanh, OpKind::add) &&
               storedLow(user->result()));
     });
   }
@@ -426,10 +434,11 @@ bool precision(Module &m, const PassOptions &options) {
   }
   const DType low = compute == Compute::bf16 ? DType::bf16 : DType::f16;
   setFact<&PhaseFacts::lowered>(m, true);
+  const Residual residual = fact<&PrecisionFacts::residual>(m);
   const bool library = options.target && options.target->callsLibrary();
   Summary step;
   for (auto &f : m.functions) {
-    Summary s = Lowering(*f, low, library).run();
+    Summary s = Lowering(*f, low, residual, library).run();
     readCopies(m, *f, low, s);
     if (f->name == "train_step" || f->name == "accumulate")
       step = s;

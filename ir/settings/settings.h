@@ -145,6 +145,7 @@ struct PrecisionConfig {
   std::string compute = "fp32";
   std::string params = "fp32";  // in forecasts also bf16 and fp16
   MomentType optimizerState = MomentType::fp32;
+  Residual residual = Residual::fp32;
 };
 
 struct CompileConfig {
@@ -394,6 +395,9 @@ template <typename Table> void precisionKeys(Table &key, PrecisionConfig &p) {
   key("precision.params", p.params, Choice{{"fp32"}, {"bf16", "fp16"}}, "Format of the master copy of parameters.");
   key("precision.optimizer_state", p.optimizerState, Choice{allWords<MomentType>()},
       "Format of moments. bf16 is rounded stochastically; adafactor keeps fp32.");
+  key("precision.residual", p.residual, Choice{allWords<Residual>()},
+      "Format of the residual stream and its gradient between kernels. \"compute\" is that of precision.compute: fewer "
+      "bytes, and every layer rounds the sum.");
 }
 
 template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {

@@ -118,6 +118,23 @@ TEST_F(Explain, AlternativesAsCompiled) {
   }
 }
 
+TEST_F(Explain, ResidualStreamInLowPrecisionIsAnAlternative) {
+  auto with = [&](const std::string &name, const std::string &residual) {
+    return w.compile(name, {"precision.compute=bf16", "precision.residual=" + residual, "compile.remat=none"});
+  };
+  const std::string wide = with("wide", "fp32"), low = with("low", "compute");
+  json d = decision(of(wide), "precision", "residual");
+  EXPECT_EQ(d["choice"], "fp32");
+  ASSERT_EQ(d["rejected"].size(), 1u) << d;
+  EXPECT_EQ(d["rejected"][0]["choice"], "compute");
+  EXPECT_EQ(d["rejected"][0]["effect"]["arena_bytes"], double(arena(low) - arena(wide))) << d;
+  EXPECT_LT(d["rejected"][0]["effect"]["traffic_bytes"], 0) << d;
+  d = decision(of(low), "precision", "residual");
+  EXPECT_EQ(d["choice"], "compute");
+  EXPECT_EQ(d["effect"]["arena_bytes"], double(arena(low) - arena(wide))) << d;
+  EXPECT_LT(d["effect"]["traffic_bytes"], 0) << d;
+}
+
 TEST_F(Explain, AblationMeasuresTheSameModel) {
   Result r = w.gptc({"bench", "ablate", w.modelFile(), "--set", "model.dropout=0", "--steps", "3", "--json"});
   ASSERT_EQ(r.code, 0) << r.output;

@@ -65,13 +65,15 @@ TEST_P(Precision, CheckpointsHoldMasters) {
   EXPECT_NE(eval.output.find(text), std::string::npos) << eval.output << text;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Precision,
-                         testing::Values(Setting{"bf16", {"precision.compute=bf16"}},
-                                         Setting{"bf16_moments",
-                                                 {"precision.compute=bf16", "precision.optimizer_state=bf16"}},
-                                         Setting{"fp32_moments_bf16", {"precision.optimizer_state=bf16"}},
-                                         Setting{"fp16", {"precision.compute=fp16"}}),
-                         [](auto &info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    All, Precision,
+    testing::Values(Setting{"bf16", {"precision.compute=bf16"}},
+                    Setting{"bf16_moments", {"precision.compute=bf16", "precision.optimizer_state=bf16"}},
+                    Setting{"bf16_residual", {"precision.compute=bf16", "precision.residual=compute"}},
+                    Setting{"fp16_residual", {"precision.compute=fp16", "precision.residual=compute"}},
+                    Setting{"fp32_moments_bf16", {"precision.optimizer_state=bf16"}},
+                    Setting{"fp16", {"precision.compute=fp16"}}),
+    [](auto &info) { return info.param.name; });
 
 // With one token a step and 8192 of them, the gradient of the loss is 2^16 (1 - 1/8192) at the first scale: beyond
 // fp16, which ends at 65520. That is no divergence.

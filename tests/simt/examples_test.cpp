@@ -48,6 +48,7 @@ const Variant variants[] = {
     {{two, "model.dropout=0.1"}},
     {{two, "model.dropout=0.1", "precision.compute=bf16", "precision.optimizer_state=bf16"}},
     {{oneMicroBatch, "precision.compute=bf16"}, true},
+    {{oneMicroBatch, "precision.compute=bf16", "precision.residual=compute"}, true, "gpt2-124m"},
     {{oneMicroBatch, "precision.compute=fp16"}, false, "llama-small"},
     {{oneMicroBatch, "precision.compute=tf32"}, false, "bloom-small"},
 };

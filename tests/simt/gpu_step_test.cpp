@@ -106,12 +106,12 @@ TEST_F(Doubled, PlantedSlownessRaisesTheForecast) {
 }
 
 /// GPT-2 with two layers, its vocabulary and 1024 tokens, as GPU plans with calls of libraries have it.
-std::unique_ptr<Module> gpt2(const Target &target, int64_t sequences) {
-  auto m =
-      exampleForTarget("gpt2-124m",
-                       {"model.n_layer=2", "precision.compute=bf16", fmt::format("train.micro_batch={}", sequences),
-                        fmt::format("train.global_batch_tokens={}", 1024 * sequences)},
-                       target);
+std::unique_ptr<Module> gpt2(const Target &target, int64_t sequences, const std::string &residual = "fp32") {
+  auto m = exampleForTarget("gpt2-124m",
+                            {"model.n_layer=2", "precision.compute=bf16", "precision.residual=" + residual,
+                             fmt::format("train.micro_batch={}", sequences),
+                             fmt::format("train.global_batch_tokens={}", 1024 * sequences)},
+                            target);
   selectRecipes(*m, target);
   return m;
 }
@@ -143,6 +143,30 @@ TEST_F(GpuStepTest, PartsOfAStepAreAboveTheirFloors) {
   // By hand: three products of 16384 tokens, 768 and 50304, at 80% of 989 TFLOP/s; logits read and gradients written.
   EXPECT_NEAR(1e3 * floor[StepClass::classifier], 1e3 * 3 * 2 * 16384.0 * 768 * 50304 / (0.8 * 989e12), 0.2);
   EXPECT_NEAR(1e3 * floor[StepClass::cross_entropy], 1e3 * 2 * 16384.0 * 50304 * 2 / 4.3e12, 0.01);
+}
+
+TEST_F(GpuStepTest, ResidualStreamInBf16MovesFewerBytes) {
+  Target target = cudaTarget("cuda:sm_90a");
+  target.features = "cublaslt,cudnn";
+  std::map<StepClass, double> bytes[2], seconds[2];
+  int calls[2] = {0, 0}, i = 0;
+  for (const char *residual : {"fp32", "compute"}) {
+    for (const GpuGroup &g : gpuStepOf(*gpt2(target, 16, residual), target, rates, sharedFolder("cuda-cache")).groups) {
+      bytes[i][g.kind] += g.calls * g.bytes;
+      seconds[i][g.kind] += g.calls * g.seconds;
+      calls[i] += g.isLibrary ? int(g.calls) : 0;
+    }
+    ++i;
+  }
+  EXPECT_EQ(calls[0], calls[1]) << "sums of the stream are calls, whatever its type";
+  // Two projections of each layer read and write it: 2 bytes less of each of 16384 x 768 elements. Their biases become
+  // bf16 with the sums.
+  const double saved = 2 * 2 * 2 * 2 * 16384.0 * 768;
+  EXPECT_EQ(bytes[0][StepClass::linear] - bytes[1][StepClass::linear], saved + 2 * 2 * 2 * 768);
+  EXPECT_NEAR(seconds[0][StepClass::linear] - seconds[1][StepClass::linear], saved / (0.9 * 4.3e12), 1e-9);
+  // A norm reads 4 and writes 2 bytes of an element forward, and backward reads 10 and writes 6; then 4 and 8 in all.
+  EXPECT_LT(bytes[1][StepClass::norm], 2.0 / 3 * bytes[0][StepClass::norm]);
+  EXPECT_LT(seconds[1][StepClass::norm], 0.8 * seconds[0][StepClass::norm]);
 }
 
 /// A phase of a generated kernel: its launch and its code.

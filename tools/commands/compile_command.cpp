@@ -112,6 +112,10 @@ void accountOfLibraries(const Config &c, const Plan &plan, const CompileReport &
     row("", why);
 }
 
+bool storesResidualLow(const Config &c) {
+  return c.precision.residual == Residual::compute && (c.precision.compute == "bf16" || c.precision.compute == "fp16");
+}
+
 void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t nodes) {
   accountOfModel(c, plan, r);
   row("target", plan.target.isCuda()
@@ -120,6 +124,7 @@ void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t 
                                   plan.target.threads, plan.target.threads == 1 ? "" : "s"));
   row("precision", c.precision.compute + (c.precision.compute == "fp32" ? "" : ", parameters fp32") +
                        (c.precision.optimizerState == MomentType::fp32 ? "" : ", optimizer state bf16") +
+                       (storesResidualLow(c) ? ", residual stream " + c.precision.compute : "") +
                        (c.precision.compute == "fp16" ? ", loss scaled" : "") +
                        (c.isAuto("precision.compute") ? " (compute auto)" : ""));
   row("optimizer", fmt::format("{}, {} of moments", c.optimizer.name, formatBytes(momentBytes(*plan.planned))));

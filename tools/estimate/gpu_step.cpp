@@ -128,6 +128,17 @@ double libraryShare(StepClass kind, bool isBackward, const GpuRates &r) {
   }
 }
 
+/// Bytes by which C and D of a linear layer are wider than its factors.
+double extraBytes(const Op &fused, StepClass kind) {
+  const std::optional<CublasLtMatmul> call = kind == StepClass::linear ? matchCublasLtMatmul(fused) : std::nullopt;
+  if (!call)
+    return 0;
+  auto extra = [&](const CublasLtMatmul::Matrix &x) {
+    return double(int(sizeOf(x.dtype)) - int(sizeOf(call->a.dtype))) * double(x.rows * x.cols * call->batch);
+  };
+  return extra(call->d) + (call->c ? extra(*call->c) : 0);
+}
+
 /// Blocks that fit on an SM: by warps, registers and shared memory of sm_80, sm_90 and sm_100 (CUDA's programming
 /// guide, compute capabilities).
 int blocksThatFit(int threads, int registers, int64_t sharedBytes) {
@@ -262,7 +273,8 @@ Listed listGroups(const Module &m, const Target &target, const GpuRates &rates) 
       all.lowered.push_back(g.isLibrary ? nullptr : std::make_unique<LoweredGroup>(lowerGroup(op, schedule, target)));
       if (g.isLibrary) {
         const double share = libraryShare(g.kind, classOf(op) == KernelClass::attention_grad, rates);
-        g.seconds = std::max(g.flops / (share * peak), g.bytes / (rates.ofCopy * rates.copy)) + rates.edge;
+        const double rate = rates.ofCopy * rates.copy;
+        g.seconds = std::max(g.flops / (share * peak) + extraBytes(op, g.kind) / rate, g.bytes / rate) + rates.edge;
       }
     }
   }

@@ -188,34 +188,37 @@ private:
   }
 
   void precision() {
-    const Module &m = *plan.planned;
-    for (const char *key : {"compute", "optimizer_state"}) {
-      if (key == llvm::StringRef("optimizer_state") && fact<&OptimizerFacts::optimizer>(m) == OptimizerKind::adafactor)
-        continue;  // its few statistics are always f32
-      const auto facts = factsOf<PrecisionFacts>(m);
-      const std::string chosen(key == llvm::StringRef("compute") ? nameOf(facts.compute)
-                                                                 : nameOf(facts.optimizerState));
-      auto with = [&](const char *value) { return fromModel({fmt::format("precision.{}={}", key, value)}); };
-      auto d = llvm::find_if(*decisions, [&](const Decision &d) { return d.pass == "precision" && d.name == key; });
-      if (d == decisions->end()) {
-        decisions->push_back({"precision", key, chosen, {}, "", {}});
-        d = decisions->end() - 1;
-      }
-      if (chosen != "fp32")
-        if (std::optional<Forecast> f = with("fp32"))
-          d->effect = difference(plain, *f);
-      for (const char *value : {"fp32", "bf16"})
-        if (chosen != value) {
-          const std::optional<Forecast> other = with(value);
-          if (!other)
-            continue;
-          const Effect e = difference(*other, plain);
-          if (value == llvm::StringRef("fp32"))
-            d->rejected.push_back({value, e, "another precision was asked for"});
-          else if (e.memory < 0 || e.ms < 0)
-            d->rejected.push_back({value, e, "not asked for: it rounds"});
-        }
+    const auto facts = factsOf<PrecisionFacts>(*plan.planned);
+    choice("compute", nameOf(facts.compute), {"fp32", "bf16"});
+    // Adafactor's few statistics are always f32.
+    if (fact<&OptimizerFacts::optimizer>(*plan.planned) != OptimizerKind::adafactor)
+      choice("optimizer_state", nameOf(facts.optimizerState), {"fp32", "bf16"});
+    if (facts.compute == Compute::bf16 || facts.compute == Compute::fp16)
+      choice("residual", nameOf(facts.residual), {"fp32", "compute"});
+  }
+
+  /// A key of [precision] against its other values, of which the first rounds nothing.
+  void choice(const char *key, llvm::StringRef chosen, llvm::ArrayRef<const char *> values) {
+    auto with = [&](const char *value) { return fromModel({fmt::format("precision.{}={}", key, value)}); };
+    auto d = llvm::find_if(*decisions, [&](const Decision &d) { return d.pass == "precision" && d.name == key; });
+    if (d == decisions->end()) {
+      decisions->push_back({"precision", key, chosen.str(), {}, "", {}});
+      d = decisions->end() - 1;
     }
+    if (chosen != values.front())
+      if (std::optional<Forecast> f = with(values.front()))
+        d->effect = difference(plain, *f);
+    for (const char *value : values)
+      if (chosen != value) {
+        const std::optional<Forecast> other = with(value);
+        if (!other)
+          continue;
+        const Effect e = difference(*other, plain);
+        if (value == llvm::StringRef(values.front()))
+          d->rejected.push_back({value, e, "another precision was asked for"});
+        else if (e.memory < 0 || e.ms < 0)
+          d->rejected.push_back({value, e, "not asked for: it rounds"});
+      }
   }
 
   void padding() {

@@ -245,6 +245,7 @@ TEST_F(PlanTest, TenStepsOfAGptAreTheCpus) {
                  "compile.library_calls=off"},
                 false},
         Variant{"bf16", {"precision.compute=bf16", "model.n_layer=1"}, true},
+        Variant{"bf16", {"precision.compute=bf16", "precision.residual=compute", "model.n_layer=1"}, true},
         Variant{"bf16",
                 {"precision.compute=bf16", "model.n_layer=1", "model.n_kv_head=1", "model.position=alibi"},
                 true}}) {

@@ -341,15 +341,17 @@ TEST_F(ConfigTest, ExplicitValuesOfLaterWorkAreErrors) {
     EXPECT_EQ(e[0].code, ErrorCode::NotBuiltYet) << setting;
     EXPECT_FALSE(e[0].help.empty()) << setting;
   }
-  for (const char *setting : {"parallel.data=auto",      "parallel.zero_stage=auto",   "parallel.logical_shards=1",
-                              "compile.target=auto",     "compile.target=cuda",        "compile.target=cuda:sm_90a",
-                              "compile.remat=auto",      "compile.remat=full",         "compile.gpu_memory=80GiB",
-                              "compile.gpu_memory=H200", "compile.gpu_memory=auto",    "log.mfu_peak=auto",
-                              "compile.remat=8GiB",      "compile.remat=2.5 MB",       "precision.compute=auto",
-                              "precision.compute=bf16",  "precision.compute=fp16",     "precision.optimizer_state=bf16",
-                              "train.micro_batch=auto",  "log.mfu_peak=measured",      "log.mfu_peak=1e12",
-                              "log.trace_steps=[]",      "log.trace_steps=[1, 2]",     "model.init_from=scratch",
-                              "model.init_from=hf:x",    "train.on_nonfinite=explain", "parallel.offload=optimizer"})
+  for (const char *setting :
+       {"parallel.data=auto",         "parallel.zero_stage=auto", "parallel.logical_shards=1",
+        "compile.target=auto",        "compile.target=cuda",      "compile.target=cuda:sm_90a",
+        "compile.remat=auto",         "compile.remat=full",       "compile.gpu_memory=80GiB",
+        "compile.gpu_memory=H200",    "compile.gpu_memory=auto",  "log.mfu_peak=auto",
+        "compile.remat=8GiB",         "compile.remat=2.5 MB",     "precision.compute=auto",
+        "precision.compute=bf16",     "precision.compute=fp16",   "precision.optimizer_state=bf16",
+        "precision.residual=compute", "train.micro_batch=auto",   "log.mfu_peak=measured",
+        "log.mfu_peak=1e12",          "log.trace_steps=[]",       "log.trace_steps=[1, 2]",
+        "model.init_from=scratch",    "model.init_from=hf:x",     "train.on_nonfinite=explain",
+        "parallel.offload=optimizer"})
     EXPECT_TRUE(errors(small, {setting}).empty()) << setting;
 }
 

@@ -31,18 +31,20 @@ std::string replaced(std::string text, const std::string &from, const std::strin
   return text;
 }
 
-class LowPrecision : public testing::TestWithParam<SmallGpt> {};
+/// Models, each with both formats of the residual stream.
+class LowPrecision : public testing::TestWithParam<std::tuple<SmallGpt, const char *>> {};
 
 // Every value of bf16 is one that has been rounded: v (1 + e) with |e| <= u = 2^-8. To first order the gradient then
 // moves by at most sum over all such elements of u |v| |dg/dv|. The same graph with f32 in place of bf16 rounds
 // nothing; its derivatives are taken one element at a time. Terms of second order are u times smaller per pair: a
 // factor of 2 covers them while the bound itself is small.
 TEST_P(LowPrecision, GradientsStayWithinTheErrorOfTheirRoundings) {
-  SmallGpt o = GetParam();
+  const auto &[o, residual] = GetParam();
   auto plain = smallGpt(o);
   runPasses(*plain, "autodiff,canonicalize,cse,dce");
   auto low = plain->clone();
   low->attrs.set("compute", std::string("bf16"));
+  low->attrs.set("residual", std::string(residual));
   runPasses(*low, "precision");
   ASSERT_EQ(verify(*low), std::vector<std::string>());
   const std::string text = print(*low);
@@ -111,16 +113,19 @@ TEST_P(LowPrecision, GradientsStayWithinTheErrorOfTheirRoundings) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, LowPrecision,
-    testing::Values(SmallGpt{.block = 3, .width = 4}, SmallGpt{.batch = 1, .block = 3, .width = 4, .tied = false},
-                    SmallGpt{.batch = 1, .block = 3, .width = 4, .bias = false, .rmsnorm = true},
-                    SmallGpt{.batch = 1, .block = 3, .width = 4, .decomposed = true},
-                    SmallGpt{.batch = 1, .block = 3, .width = 4, .rmsnorm = true, .rope = true, .gated = true},
-                    SmallGpt{.batch = 1, .block = 3, .width = 4, .alibi = true, .causal = false}));
+    testing::Combine(
+        testing::Values(SmallGpt{.block = 3, .width = 4}, SmallGpt{.batch = 1, .block = 3, .width = 4, .tied = false},
+                        SmallGpt{.batch = 1, .block = 3, .width = 4, .bias = false, .rmsnorm = true},
+                        SmallGpt{.batch = 1, .block = 3, .width = 4, .decomposed = true},
+                        SmallGpt{.batch = 1, .block = 3, .width = 4, .rmsnorm = true, .rope = true, .gated = true},
+                        SmallGpt{.batch = 1, .block = 3, .width = 4, .alibi = true, .causal = false}),
+        testing::Values("fp32", "compute")));
 
 TEST_P(LowPrecision, FusingKeepsEveryBit) {
-  SmallGpt o = GetParam();
+  const auto &[o, residual] = GetParam();
   auto m = smallGpt(o);
   m->attrs.set("compute", std::string("bf16"));
+  m->attrs.set("residual", std::string(residual));
   m->attrs.set("optimizer_state", std::string("bf16"));
   runPasses(*m, "autodiff,optimizer,canonicalize,cse,dce,precision");
   auto twoSteps = [&] {
