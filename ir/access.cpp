@@ -85,6 +85,11 @@ const Type &domainOf(const Op &op) {
   }
 }
 
+bool mayStartTogether(const Op &fused) {
+  const std::optional<RecipeKind> kind = kindOf(fused);
+  return !runsOnHost(fused) && (kind == RecipeKind::pointwise || kind == RecipeKind::reduce_all);
+}
+
 bool mayShare(const Op &fused, unsigned result, unsigned operand) {
   const Value *out = fused.body->back()->operand(result), *in = fused.body->args[operand].get();
   if (!out->def || out->type.dtype != in->type.dtype || !out->type.sameShape(in->type))

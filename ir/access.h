@@ -40,6 +40,10 @@ const Type &domainOf(const Op &op);
 ///   - the caches of attention_cached, and the x of an all_reduce, if nothing else uses them.
 bool mayShare(const Op &fused, unsigned result, unsigned operand);
 
+/// Whether a GPU may start the group together with others (GroupFacts::launch): its blocks are plain loops of any
+/// number.
+bool mayStartTogether(const Op &fused);
+
 /// What a group of the recipe row_fold may have, so that the pass fuse forms no other: columns that no warp is too wide
 /// for, blocks of rows that batches divide, and sums over tokens (of all columns) that fit shared memory.
 struct RowFoldLimits {

@@ -4,6 +4,9 @@
 #include "ir/facts.h"
 #include "support/diagnostics.h"
 
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
+
 #include <map>
 
 namespace gptc {
@@ -38,15 +41,22 @@ public:
     spans[begin] = owner;
   }
   bool ownedBy(int64_t begin, int64_t end, unsigned owner) const {
-    if (begin >= end)
-      return true;
-    for (auto it = std::prev(spans.upper_bound(begin)); it != spans.end() && it->first < end; ++it)
-      if (it->second != owner)
-        return false;
-    return true;
+    return all(begin, end, [&](unsigned o) { return o == owner; });
+  }
+  /// Whether no byte belongs to anybody else.
+  bool freeFor(int64_t begin, int64_t end, unsigned owner) const {
+    return all(begin, end, [&](unsigned o) { return o == owner || o == 0; });
   }
 
 private:
+  bool all(int64_t begin, int64_t end, llvm::function_ref<bool(unsigned)> isRight) const {
+    if (begin >= end)
+      return true;
+    for (auto it = std::prev(spans.upper_bound(begin)); it != spans.end() && it->first < end; ++it)
+      if (!isRight(it->second))
+        return false;
+    return true;
+  }
   void splitAt(int64_t at) {
     auto it = std::prev(spans.upper_bound(at));
     if (it->first != at)
@@ -165,6 +175,7 @@ private:
     }
 
     unsigned number = 0;
+    Launch launch;
     for (const Op &op : f.body) {
       std::string where =
           fmt::format("@{}, op {} ({}{}{})", f.name, number++, op.name().str(), op.loc.empty() ? "" : " ", op.loc);
@@ -207,6 +218,7 @@ private:
         checkMemory(f, op, where);
         if (!group(op, in, owners, contents, workspaces[&op], next, where))
           return;
+        startTogether(op, in, contents, workspaces[&op], launch, where);
         break;
       default:
         fail("{}: stands outside of a group", where);
@@ -220,6 +232,53 @@ private:
       if (!owners.ownedBy(r.begin, r.end, stateOwner[s->name]))
         fail("@{}: state @{} does not hold its content at the end", f.name, s->name);
     }
+  }
+
+  /// The groups of one launch so far.
+  struct Launch {
+    int64_t number = 0;
+    unsigned groups = 0;
+    ByteOwners stores;  // by group, counted from 1
+    std::vector<std::pair<Range, unsigned>> loads;
+    llvm::DenseSet<int64_t> earlier;
+  };
+
+  /// Groups of one launch (GroupFacts::launch) must stand together, and none may store where another one loads or
+  /// stores.
+  void startTogether(const Op &op, llvm::ArrayRef<Content> in, const llvm::DenseMap<const Value *, Content> &contents,
+                     llvm::ArrayRef<Content> workspaces, Launch &launch, const std::string &where) {
+    const int64_t number = fact<&GroupFacts::launch>(op);
+    if (number != launch.number) {
+      Launch next;
+      next.number = number;
+      next.earlier = std::move(launch.earlier);
+      if (number && !next.earlier.insert(number).second)
+        fail("{}: launch {} has ended before", where, number);
+      launch = std::move(next);
+    }
+    if (!number)
+      return;
+    if (!mayStartTogether(op))
+      fail("{}: a group of kind {} starts alone, not in launch {}", where, fact<&GroupFacts::kind>(op), number);
+    const unsigned self = ++launch.groups;
+    std::vector<Range> stores;
+    for (const Content &c : workspaces)
+      stores.push_back(c.where);
+    for (unsigned i = 0; i < op.numResults(); ++i)
+      stores.push_back(contents.lookup(op.result(i)).where);
+    bool clashes = false;
+    for (const Content &c : in) {
+      clashes |= !launch.stores.freeFor(c.where.begin, c.where.end, self);
+      launch.loads.push_back({c.where, self});
+    }
+    for (const Range &r : stores) {
+      clashes |= !launch.stores.freeFor(r.begin, r.end, self);
+      for (const auto &[load, by] : launch.loads)
+        clashes |= by != self && load.overlaps(r);
+      launch.stores.set(r.begin, r.end, self);
+    }
+    if (clashes)
+      fail("{}: stores where another group of launch {} loads or stores, or loads where one stores", where, number);
   }
 
   /// Groups of the GPU must not use the host's arena; groups of the host must fit a slot.

@@ -41,8 +41,8 @@ std::optional<int64_t> plannedOffset(const Module &m, const Function &f, const V
 /// Checks the plan of an untrusted module that has passed verify(). Returns one line per error (at most 20), empty if
 /// the plan is valid: an offset that is missing, misaligned or outside of the arena; an operand, a written state or a
 /// returned value of which a byte was overwritten since it was computed; a result on top of an operand that the same op
-/// still reads. The check runs each function on a map of bytes to owners, so that it shares no reasoning with the pass
-/// plan-memory.
+/// still reads; groups of one launch that depend on each other. The check runs each function on a map of bytes to
+/// owners, so that it shares no reasoning with the pass plan-memory.
 std::vector<std::string> checkPlan(const Module &m);
 
 }  // namespace gptc

@@ -7,14 +7,17 @@
 //      function to its end. Workspaces live during one op, those of overlapped collectives until their `done`.
 //   3. A result takes the memory of an operand of equal size that has no later use, if mayShare (ir/access.h) allows.
 //      This saves memory, and the store hits the cache line that was just loaded. Operands of overlapped collectives
-//      are in use until `done`, but results of the same collectives may lie there.
-//   4. The other ranges are placed by decreasing size, ties by first position. Each gets the lowest offset at which it
+//      are in use until `done`, but results of the same collectives may lie there. Groups of a launch take no memory of
+//      operands: another one may still read it.
+//   4. On a GPU products that do not depend on each other may run side by side, but not with one workspace: up to
+//      `workspaces` of them behind each other get their own, as far as the plan fits `available` bytes.
+//   5. The other ranges are placed by decreasing size, ties by first position. Each gets the lowest offset at which it
 //      overlaps no range that lives at the same time (greedy by size, Pisarchyk & Lee 2020, "Efficient memory
 //      management for deep neural net inference").
-//   5. arena_bytes is the end of the largest function's region.
-//   6. Offsets are multiples of planAlignment, on a GPU of cudaPlanAlignment, and sizes are rounded up to it. The
+//   6. arena_bytes is the end of the largest function's region.
+//   7. Offsets are multiples of planAlignment, on a GPU of cudaPlanAlignment, and sizes are rounded up to it. The
 //      host's arena always uses planAlignment.
-//   7. States in the host's memory (offload) have an arena of their own. Two slots follow them, through which operands
+//   8. States in the host's memory (offload) have an arena of their own. Two slots follow them, through which operands
 //      and results of the host's groups are transferred. A slot has the bytes of the largest group, or `slot` bytes
 //      (32 MiB) if that is more, so that small groups share one. It never exceeds all groups of a function together.
 #include "passes/pass.h"
@@ -42,7 +45,7 @@ namespace {
                   "make train.micro_batch, model.block_size or the model smaller");
 }
 
-/// Steps 1 to 4 for one function.
+/// Steps 1 to 5 for one function.
 class FunctionPlanner {
 public:
   FunctionPlanner(Module &m, Function &f, int64_t alignment) : m(m), f(f), alignment(alignment) {}
@@ -71,10 +74,11 @@ public:
     }
   }
 
-  /// Steps 2 to 4: places everything at `base` or above. Returns the end. Throws UserError(TooLarge) if that exceeds
+  /// Steps 2 to 5: places everything at `base` or above. Returns the end. Throws UserError(TooLarge) if that exceeds
   /// maxArenaBytes.
-  int64_t place(int64_t base) {
+  int64_t place(int64_t base, int64_t apart) {
     std::vector<LiveRange> ranges = liveRanges(f);
+    keepApart(ranges, apart);
     std::vector<size_t> host = shareDying(ranges);
     for (LiveRange &r : ranges)
       r.bytes = int64_t(llvm::alignTo(uint64_t(r.bytes), uint64_t(alignment)));
@@ -116,6 +120,16 @@ private:
   Module &m;
   Function &f;
   const int64_t alignment;
+
+  /// Step 4: lets the workspaces of `apart` products behind each other live at the same time.
+  static void keepApart(std::vector<LiveRange> &ranges, int64_t apart) {
+    std::vector<LiveRange *> products;
+    for (LiveRange &r : ranges)
+      if (!r.value && kindOf(*r.op) == RecipeKind::matmul)
+        products.push_back(&r);
+    for (size_t i = 0; i < products.size(); ++i)
+      products[i]->end = std::max(products[i]->end, products[std::min(products.size(), i + size_t(apart)) - 1]->begin);
+  }
 
   /// The periods of overlapped collectives, and the other uses of their operands.
   class Waits {
@@ -162,7 +176,7 @@ private:
       if (!r.value)
         continue;
       of[r.value] = i;
-      if (!r.op || !r.op->is(OpKind::fused))
+      if (!r.op || !r.op->is(OpKind::fused) || fact<&GroupFacts::launch>(*r.op))
         continue;
       for (const Value *v : r.op->operands()) {
         auto dying = of.find(rootOf(v));
@@ -237,11 +251,17 @@ bool planMemory(Module &m, const PassOptions &options) {
     if (base > maxArenaBytes || host - hostArena > maxArenaBytes)
       tooLarge("the model's state");
   }
-  int64_t end = base;
-  for (auto &f : m.functions) {
-    FunctionPlanner planner(m, *f, alignment);
-    planner.require();
-    end = std::max(end, planner.place(base));
+  int64_t end = 0;
+  const int64_t available = options.values.getInt("available", maxArenaBytes);
+  for (int64_t apart = options.values.getInt("workspaces", 1); apart > 0; --apart) {
+    end = base;
+    for (auto &f : m.functions) {
+      FunctionPlanner planner(m, *f, alignment);
+      planner.require();
+      end = std::max(end, planner.place(base, apart));
+    }
+    if (end <= available)
+      break;
   }
   setFact<&MemoryFacts::arenaBytes>(m, end);
   int64_t slot = 0, most = 0;

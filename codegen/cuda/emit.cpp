@@ -48,15 +48,6 @@ Val uniformVal(std::string text) {
   return v;
 }
 
-/// Whether `s` contains a matmul or attention statement, or the threads hold as much in registers.
-bool holdsTile(const StmtNode &s) {
-  constexpr int64_t much = 64;  // elements
-  auto inStmt = [](const Stmt &t) { return holdsTile(*t); };
-  return s.kind == StmtKind::Matmul || s.kind == StmtKind::Attention ||
-         (s.kind == StmtKind::Alloc && s.buffer->storage == Storage::reg && s.buffer->size >= much) ||
-         llvm::any_of(s.body, inStmt) || llvm::any_of(s.orelse, inStmt);
-}
-
 class TextEmitter {
 public:
   TextEmitter(std::set<UnaryOp> &functions, bool &multiplies) : functions(functions), multiplies(multiplies) {}
@@ -64,7 +55,9 @@ public:
   std::string out;
   std::string before;  // functions and constants of attention statements, to stand before the kernel
 
-  void kernel(const Kernel &k, const StmtNode &phase, CudaPhase &info) {
+  /// A __global__ function, or a part of one: a function whose last parameter is the block. `info` has the symbol, and
+  /// of a part the threads, too. A part takes all its shared memory from the launch.
+  void kernel(const Kernel &k, const StmtNode &phase, CudaPhase &info, bool isPart) {
     int64_t begin, blocks;
     GPTC_CHECK(phase.kind == StmtKind::For && phase.loop == LoopKind::grid && isImm(phase.begin, &begin) &&
                    isImm(phase.extent, &blocks),
@@ -74,11 +67,13 @@ public:
     symbol = info.symbol;
     int64_t sharedBytes = 0;
     placeShared(phase, sharedPlaces, sharedBytes);
-    if (sharedBytes > staticShared)
+    if (isPart || sharedBytes > staticShared)
       info.sharedBytes = sharedBytes;
     else
       sharedPlaces.clear();
-    info.threads = threads = int((std::max<int64_t>(threadsOf(phase), 1) + 31) / 32 * 32);
+    if (!isPart)
+      info.threads = blockThreads(phase);
+    threads = info.threads;
     std::string list;
     for (const Buffer &b : k.params) {
       memory[b.get()] = names.fresh(b->name);
@@ -86,12 +81,16 @@ public:
                           storedType(b->dtype), memory[b.get()]);
     }
     line(fmt::format("// {} blocks", blocks));
-    line(fmt::format("GPTC_{}KERNEL({}, {})({}) {{", holdsTile(phase) ? "TILE_" : "", info.symbol, threads, list));
+    const std::string own = isPart ? names.fresh("block") : "";
+    if (isPart)
+      line(fmt::format("GPTC_FUNCTION void {}({}, [[maybe_unused]] const int {}) {{", info.symbol, list, own));
+    else
+      line(fmt::format("GPTC_{}KERNEL({}, {})({}) {{", holdsTile(phase) ? "TILE_" : "", info.symbol, threads, list));
     indent += "  ";
     line("const int thread = threadIndex();");
     Val v = index(begin);
     if (blocks > 1) {
-      v = uniformVal("blockIndex()");
+      v = uniformVal(isPart ? own : "blockIndex()");
       v.bound = blocks - 1, v.narrow = true;
       v = *arithmetic64(BinaryOp::add, v, index(begin));
       v = define(v, phase.var->name, DType::i64);
@@ -734,32 +733,68 @@ private:
   }
 };
 
+/// The functions of some kernels, and what stands before them.
+class CudaProgram {
+public:
+  void add(const Kernel &k, size_t phase, CudaPhase &info, bool isPart) {
+    TextEmitter e(functions, multiplies);
+    e.kernel(k, *k.body[phase], info, isPart);
+    phases += "\n" + e.out;
+    constants += e.before;
+  }
+
+  std::string text() {
+    std::string all = "#include \"gptc_device.h\"\n";
+    for (UnaryOp op : functions) {
+      TextEmitter e(functions, multiplies);
+      const std::string name = fmt::format("{}F32", functionOf(op));
+      e.function({name, {expandMath(op).x}, expandMath(op).result});
+      all += fmt::format("\n#ifndef GPTC_{0}\n#define GPTC_{0}\n{1}#endif\n", name, e.out);
+    }
+    if (multiplies)
+      all += fmt::format("\n#ifndef GPTC_matmul\n#define GPTC_matmul\n{}#endif\n", device_text::matmul);
+    if (!constants.empty())
+      all += fmt::format("\n#ifndef GPTC_attention\n#define GPTC_attention\n{}#endif\n\n", device_text::attention);
+    return all + constants + phases;
+  }
+
+private:
+  std::set<UnaryOp> functions;
+  bool multiplies = false;
+  std::string phases, constants;
+};
+
 }  // namespace
 
 CudaKernel emitCuda(const Kernel &k, const std::string &symbol) {
   CudaKernel r;
-  std::set<UnaryOp> functions;
-  bool multiplies = false;
-  std::string phases, constants;
+  CudaProgram program;
   for (size_t i = 0; i < k.body.size(); ++i) {
     r.phases.push_back({fmt::format("{}_p{}", symbol, i), 0, 0, 0});
-    TextEmitter e(functions, multiplies);
-    e.kernel(k, *k.body[i], r.phases.back());
-    phases += "\n" + e.out;
-    constants += e.before;
+    program.add(k, i, r.phases.back(), false);
   }
-  r.text = "#include \"gptc_device.h\"\n";
-  for (UnaryOp op : functions) {
-    TextEmitter e(functions, multiplies);
-    const std::string name = fmt::format("{}F32", functionOf(op));
-    e.function({name, {expandMath(op).x}, expandMath(op).result});
-    r.text += fmt::format("\n#ifndef GPTC_{0}\n#define GPTC_{0}\n{1}#endif\n", name, e.out);
+  r.text = program.text();
+  return r;
+}
+
+CudaParts emitCudaParts(llvm::ArrayRef<const Kernel *> kernels, const std::string &symbol) {
+  CudaParts r;
+  CudaProgram program;
+  r.phases.resize(kernels.size());
+  size_t most = 0;
+  for (const Kernel *k : kernels)
+    most = std::max(most, k->body.size());
+  for (size_t phase = 0; phase < most; ++phase) {
+    int threads = 0;
+    for (const Kernel *k : kernels)
+      threads = phase < k->body.size() ? std::max(threads, blockThreads(*k->body[phase])) : threads;
+    for (size_t i = 0; i < kernels.size(); ++i)
+      if (phase < kernels[i]->body.size()) {
+        r.phases[i].push_back({fmt::format("{}_p{}_k{}", symbol, phase, i), 0, threads, 0});
+        program.add(*kernels[i], phase, r.phases[i].back(), true);
+      }
   }
-  if (multiplies)
-    r.text += fmt::format("\n#ifndef GPTC_matmul\n#define GPTC_matmul\n{}#endif\n", device_text::matmul);
-  if (!constants.empty())
-    r.text += fmt::format("\n#ifndef GPTC_attention\n#define GPTC_attention\n{}#endif\n\n", device_text::attention);
-  r.text += constants + phases;
+  r.text = program.text();
   return r;
 }
 

@@ -17,6 +17,8 @@
 
 #include "ir/kernel/kernel.h"
 
+#include "llvm/ADT/ArrayRef.h"
+
 #include <string>
 #include <vector>
 
@@ -39,5 +41,16 @@ struct CudaKernel {
 /// Emits functions SYMBOL_p0, SYMBOL_p1, ...; each takes all of Kernel::params. Names in the kernel affect only the
 /// names of variables in the text. InternalError for a kernel that breaks the rules above.
 CudaKernel emitCuda(const kir::Kernel &k, const std::string &symbol);
+
+/// Functions for the blocks of several kernels, to be called by one __global__ function (launch.h).
+struct CudaParts {
+  std::string text;
+  /// By kernel: the function of each phase, which takes Kernel::params and the block's number. All functions of one
+  /// phase are for blocks of equally many threads, those of the widest; all shared memory comes from the launch.
+  std::vector<std::vector<CudaPhase>> phases;
+};
+
+/// Emits functions SYMBOL_p0_k0, SYMBOL_p0_k1, ..., SYMBOL_p1_k0, ...
+CudaParts emitCudaParts(llvm::ArrayRef<const kir::Kernel *> kernels, const std::string &symbol);
 
 }  // namespace gptc

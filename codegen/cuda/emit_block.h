@@ -1,5 +1,5 @@
 // Analyses of a grid loop's block, before the CUDA emitter writes it: the memory that its parts access, its number of
-// threads, and the places of its shared memory. Only emit.cpp includes this file.
+// threads, whether it holds a tile, and the places of its shared memory. Only emit.cpp includes this file.
 #pragma once
 
 #include "ir/kernel/kernel.h"
@@ -79,6 +79,18 @@ inline int64_t threadsOf(const StmtNode &s) {
     for (const Stmt &c : *list)
       n = std::max(n, threadsOf(*c));
   return n;
+}
+
+/// Threads that the blocks of a phase have: whole warps.
+inline int blockThreads(const StmtNode &phase) { return int((std::max<int64_t>(threadsOf(phase), 1) + 31) / 32 * 32); }
+
+/// Whether `s` contains a matmul or attention statement, or the threads hold as much in registers.
+inline bool holdsTile(const StmtNode &s) {
+  constexpr int64_t much = 64;  // elements
+  auto inStmt = [](const Stmt &t) { return holdsTile(*t); };
+  return s.kind == StmtKind::Matmul || s.kind == StmtKind::Attention ||
+         (s.kind == StmtKind::Alloc && s.buffer->storage == Storage::reg && s.buffer->size >= much) ||
+         llvm::any_of(s.body, inStmt) || llvm::any_of(s.orelse, inStmt);
 }
 
 /// Lays out all shared buffers below `s` in one piece of memory: `places` gets each one's first byte, a multiple of 128

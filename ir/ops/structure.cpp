@@ -72,6 +72,7 @@ OpDef define_fused() {
                         {AttrSpec::Ints, "ws_at", false, std::vector<int64_t>()},
                         {AttrSpec::Ints, "in_place", false, std::vector<int64_t>()},
                         {AttrSpec::Bool, "host", false, false},
+                        {AttrSpec::Int, "launch", false, int64_t(0)},
                     },
                     {"..."}, NotApplicable{"verify() compares its body with it"});
 }

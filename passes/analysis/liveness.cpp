@@ -4,6 +4,8 @@
 #include "ir/plan_check.h"
 #include "support/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <algorithm>
 
 namespace gptc {
@@ -27,6 +29,24 @@ int64_t alignedBytes(const Type &t) {
   return aligned(n);
 }
 
+/// For each position the first and the last one of the same launch.
+static std::vector<std::pair<int, int>> launchSpans(const Function &f) {
+  std::vector<std::pair<int, int>> spans;
+  llvm::DenseMap<int64_t, std::pair<int, int>> of;
+  std::vector<int64_t> launch;
+  for (const Op &op : f.body) {
+    const int at = int(launch.size());
+    launch.push_back(op.is(OpKind::fused) ? fact<&GroupFacts::launch>(op) : 0);
+    spans.push_back({at, at});
+    if (launch.back() > 0)
+      of.try_emplace(launch.back(), at, at).first->second.second = at;
+  }
+  for (size_t i = 0; i < launch.size(); ++i)
+    if (launch[i] > 0)
+      spans[i] = of.lookup(launch[i]);
+  return spans;
+}
+
 std::vector<LiveRange> liveRanges(const Function &f) {
   std::vector<LiveRange> ranges;
   llvm::DenseMap<const Value *, size_t> of;
@@ -36,36 +56,39 @@ std::vector<LiveRange> liveRanges(const Function &f) {
     if (op.is(OpKind::write))
       inState[rootOf(op.operand(0))] = true;
 
-  auto add = [&](const Value *v, const Op *op, int begin) {
+  auto add = [&](const Value *v, const Op *op, int begin, int end) {
     if (inState.lookup(v))
       return;
     of[v] = ranges.size();
-    ranges.push_back({v, op, 0, alignedBytes(v->type), begin, begin});
+    ranges.push_back({v, op, 0, alignedBytes(v->type), begin, end});
   };
   for (const auto &a : f.body.args)
-    add(a.get(), nullptr, -1);
+    add(a.get(), nullptr, -1, -1);
+  const std::vector<std::pair<int, int>> spans = launchSpans(f);
   int position = 0;
   for (const Op &op : f.body) {
+    const auto [begin, end] = spans[position];
     for (const Value *v : op.operands())
       if (auto it = of.find(rootOf(v)); it != of.end())
-        ranges[it->second].end = position + op.is(OpKind::ret);
+        ranges[it->second].end = std::max(ranges[it->second].end, end + op.is(OpKind::ret));
     if (op.is(OpKind::done))  // the collective uses its workspaces until then
       for (size_t i : workspaces.lookup(op.operand(0)->def))
         ranges[i].end = position;
     if (!op.isOneOf(OpKind::read, OpKind::reshape, OpKind::done))
       for (unsigned i = 0; i < op.numResults(); ++i)
-        add(op.result(i), &op, position);
+        add(op.result(i), &op, begin, end);
     if (op.is(OpKind::fused)) {
       std::vector<int64_t> ws = fact<&GroupFacts::ws>(op);
       for (unsigned i = 0; i < ws.size(); ++i) {
         if (ws[i] < 0 || ws[i] > (int64_t(1) << 56))
           throw UserError(ErrorCode::TooLarge, fmt::format("a workspace of {} bytes", ws[i]));
         workspaces[&op].push_back(ranges.size());
-        ranges.push_back({nullptr, &op, i, aligned(ws[i]), position, position});
+        ranges.push_back({nullptr, &op, i, aligned(ws[i]), begin, end});
       }
     }
     ++position;
   }
+  llvm::stable_sort(ranges, [](const LiveRange &a, const LiveRange &b) { return a.begin < b.begin; });
   return ranges;
 }
 

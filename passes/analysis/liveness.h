@@ -21,7 +21,8 @@ struct LiveRange {
 };
 
 /// Live ranges of a function, sorted by begin. They omit each value that is written to a state, as it lies in the
-/// memory of the state. Throws UserError(TooLarge) for a tensor or workspace of more than 2^56 bytes.
+/// memory of the state. All that groups of one launch (GroupFacts::launch) touch lives from the first of them to the
+/// last. Throws UserError(TooLarge) for a tensor or workspace of more than 2^56 bytes.
 std::vector<LiveRange> liveRanges(const Function &f);
 
 /// The maximum over all positions of the bytes that are live there.

@@ -6,6 +6,8 @@
 //    beyond that, and thereby sees all that those had seen.
 #include "runtime/cuda/branches.h"
 
+#include "ir/facts.h"
+
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -59,6 +61,17 @@ private:
 
 }  // namespace
 
+void addKernel(std::vector<Touches> &nodes, const Op &op, llvm::ArrayRef<Place> memory, bool meets) {
+  const int64_t launch = fact<&GroupFacts::launch>(op);
+  if (!launch || nodes.empty() || nodes.back().launch != launch)
+    nodes.push_back({{}, 0, meets, launch});
+  Touches &node = nodes.back();
+  const auto operands = memory.take_front(op.numOperands()), others = memory.drop_front(op.numOperands());
+  node.memory.insert(node.memory.begin() + node.reads, operands.begin(), operands.end());
+  node.memory.insert(node.memory.end(), others.begin(), others.end());
+  node.reads += op.numOperands();
+}
+
 std::vector<Branch> branchesOf(llvm::ArrayRef<Touches> kernels, int streams) {
   Memory memory;
   std::vector<Branch> branches;
@@ -73,6 +86,8 @@ std::vector<Branch> branchesOf(llvm::ArrayRef<Touches> kernels, int streams) {
         b.stream = s;
         break;
       }
+    for (int p : before)
+      b.chain = std::max(b.chain, branches[p].chain + 1);
     std::vector<int> mine = tail[b.stream] < 0 ? std::vector<int>(streams + 1, -1) : seen[tail[b.stream]];
     // The latest first: waiting for it may cover the others.
     for (auto p = before.rbegin(); p != before.rend(); ++p) {

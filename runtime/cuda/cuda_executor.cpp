@@ -117,17 +117,14 @@ void requireShared(const Gpu &gpu, const Target &target, const Module &m, Binder
 }  // namespace
 
 struct CudaExecutor::Kernel : GpuKernel {
-  struct Phase {
-    LoadedFunction function;
-    unsigned blocks, threads, sharedBytes;
-    std::string symbol;
-  };
   using Launch = std::function<void(Stream)>;
   const char *callOf = "";  // name of the library, if it is a library call
   bool host = false;        // runs on the host
   HostKernel onHost;        // its code, if so
-  std::vector<Phase> phases;
-  Launch call;  // of a library; replaces the phases
+  std::vector<LoadedPhase> phases;
+  const Together *together = nullptr;  // those that it starts with, if any; replaces the phases
+  size_t member = 0;                   // its number among them
+  Launch call;                         // of a library; replaces the phases
   std::function<Launch(llvm::ArrayRef<DevicePtr>)> callElsewhere;
   std::optional<Meeting> meeting;                      // collectives around the phases
   mutable std::vector<std::vector<std::byte>> copies;  // of results, filled by result()
@@ -146,16 +143,18 @@ struct CudaExecutor::Kernel : GpuKernel {
     if (call)
       return callOf;
     std::string all;
-    for (const Phase &p : phases)
+    for (const LoadedPhase &p : together ? together->phases() : phases)
       all += (all.empty() ? "" : " ") + p.symbol;
     return all;
   }
-  /// Launches the phases on memory at these addresses.
+  /// Launches the phases on memory at these addresses, without those that it starts with.
   void launch(llvm::ArrayRef<DevicePtr> at, Stream stream) const {
+    if (together)
+      return together->launchAlone(member, stream);
     std::vector<void *> pointers;
     for (const DevicePtr &p : at)
       pointers.push_back(const_cast<DevicePtr *>(&p));
-    for (const Phase &p : phases)
+    for (const LoadedPhase &p : phases)
       gpu->d.check(gpu->d.launchKernel(p.function, p.blocks, 1, 1, p.threads, 1, 1, p.sharedBytes, stream,
                                        pointers.data(), nullptr),
                    name.c_str());
@@ -171,6 +170,8 @@ struct CudaExecutor::Kernel : GpuKernel {
         why = fmt::format("{} has no such call for other addresses", callOf);
       return other;
     }
+    if (together)
+      return together->elsewhere(member, at);
     return [this, at = at.vec()](Stream stream) { launch(at, stream); };
   }
 };
@@ -178,6 +179,7 @@ struct CudaExecutor::Kernel : GpuKernel {
 struct CudaExecutor::Bound {
   const Function *function;
   std::vector<Kernel> kernels;
+  std::vector<std::unique_ptr<Together>> launches;
   std::vector<Place> args, results;
   std::vector<size_t> argAt, resultAt;  // offsets in a ring slot and in `pinned`
   struct Slot {
@@ -295,7 +297,7 @@ void CudaExecutor::alone(const Kernel &k, llvm::function_ref<void()> run) const 
     run();
   } catch (const KernelFault &f) {
     std::vector<std::string> code;
-    for (const Kernel::Phase &p : k.phases)
+    for (const LoadedPhase &p : k.together ? k.together->phases() : k.phases)
       code.push_back(p.symbol);
     throw InternalError(__FILE__, __LINE__,
                         fmt::format("kernel {} failed on the GPU, which is {} of the model, by {}: {}", k.name,
@@ -375,7 +377,49 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &w
 
 /// Whether the kernel needs generated code.
 bool CudaExecutor::hasCode(const Kernel &k, const LoweredGroup &g) {
-  return !k.call && !k.host && !(g.collectives && g.kernel.body.empty());
+  return !k.call && !k.host && !fact<&GroupFacts::launch>(*k.op) && !(g.collectives && g.kernel.body.empty());
+}
+
+/// Loads a function of a kernel's image.
+LoadedPhase CudaExecutor::load(const std::string &kernel, const std::shared_ptr<const std::string> &image,
+                               const CudaPhase &p) {
+  LoadedPhase phase{nullptr, unsigned(p.blocks), unsigned(p.threads), unsigned(p.sharedBytes), p.symbol};
+  gpu.d.check(gpu.d.moduleGetFunction(&phase.function, load(image), p.symbol.c_str()), "cuModuleGetFunction");
+  // Asking also loads the function, which the driver may refuse while a stream captures.
+  int most = 0;
+  gpu.d.check(gpu.d.functionGetAttribute(&most, functionMaxThreads, phase.function), "cuFuncGetAttribute");
+  GPTC_CHECK(int64_t(most) >= p.threads, "{} takes {} threads of {}", kernel, most, p.threads);
+  if (phase.sharedBytes)
+    gpu.d.check(gpu.d.functionSetAttribute(phase.function, functionMaxDynamicShared, int(phase.sharedBytes)),
+                "cuFuncSetAttribute");
+  return phase;
+}
+
+/// Makes the launches of several kernels.
+void CudaExecutor::loadLaunches(Bound &f, const BoundFunction &bound) {
+  for (size_t i = 0; i < f.kernels.size(); ++i) {
+    const int64_t launch = fact<&GroupFacts::launch>(*f.kernels[i].op);
+    if (!launch || f.kernels[i].together)
+      continue;
+    size_t end = i;
+    std::vector<const kir::Kernel *> kernels;
+    std::vector<std::vector<uint64_t>> params;
+    for (; end < f.kernels.size() && fact<&GroupFacts::launch>(*f.kernels[end].op) == launch; ++end) {
+      kernels.push_back(&bound.groups[end].lowered->kernel);
+      params.push_back({f.kernels[end].params.begin(), f.kernels[end].params.end()});
+    }
+    Together &t = *f.launches.emplace_back(std::make_unique<Together>(gpu, kernels, std::move(params)));
+    const CudaCode code = jit.compile(t.code.cuda(), t.code.name());
+    requireShared(gpu, target, t.code.name(), code.phases);
+    std::vector<LoadedPhase> phases;
+    for (const CudaPhase &p : code.phases)
+      phases.push_back(load(t.code.name(), code.image, p));
+    t.load(std::move(phases));
+    for (size_t k = i; k < end; ++k) {
+      f.kernels[k].together = &t;
+      f.kernels[k].member = k - i;
+    }
+  }
 }
 
 /// The NCCL communicator along an axis; null if the axis has one rank. The first call joins it, so all ranks must make
@@ -500,19 +544,10 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
         continue;
       const CudaCode &c = code[next++];
       requireShared(gpu, target, k.name, c.phases);
-      for (const CudaPhase &p : c.phases) {
-        Kernel::Phase phase{nullptr, unsigned(p.blocks), unsigned(p.threads), unsigned(p.sharedBytes), p.symbol};
-        gpu.d.check(gpu.d.moduleGetFunction(&phase.function, load(c.image), p.symbol.c_str()), "cuModuleGetFunction");
-        // Asking also loads the function, which the driver may refuse while a stream captures.
-        int most = 0;
-        gpu.d.check(gpu.d.functionGetAttribute(&most, functionMaxThreads, phase.function), "cuFuncGetAttribute");
-        GPTC_CHECK(int64_t(most) >= p.threads, "{} takes {} threads of {}", k.name, most, p.threads);
-        if (phase.sharedBytes)
-          gpu.d.check(gpu.d.functionSetAttribute(phase.function, functionMaxDynamicShared, int(phase.sharedBytes)),
-                      "cuFuncSetAttribute");
-        k.phases.push_back(phase);
-      }
+      for (const CudaPhase &p : c.phases)
+        k.phases.push_back(load(k.name, c.image, p));
     }
+    loadLaunches(*bound, b);
     bound->args = b.args;
     bound->results = b.results;
     const size_t argBytes = layOut(bound->args, bound->argAt), resultBytes = layOut(bound->results, bound->resultAt);
@@ -576,8 +611,12 @@ void CudaExecutor::capture(Bound &f, size_t part) {
   const Driver &d = gpu.d;
   const size_t first = f.parts[part].begin;
   std::vector<Touches> touches;
-  for (const Kernel &k : llvm::ArrayRef(f.kernels).slice(first, f.parts[part].end - first))
-    touches.push_back({k.memory, k.op->numOperands(), k.meeting && k.meeting->meets()});
+  std::vector<const Kernel *> nodes;  // of kernels that start together the first
+  for (const Kernel &k : llvm::ArrayRef(f.kernels).slice(first, f.parts[part].end - first)) {
+    addKernel(touches, *k.op, k.memory, k.meeting && k.meeting->meets());
+    if (touches.size() > nodes.size())
+      nodes.push_back(&k);
+  }
   const std::vector<Branch> plan = branchesOf(touches, branches);
   d.check(d.streamBeginCapture(gpu.stream, captureThreadLocal), "cuStreamBeginCapture");
   std::vector<std::unique_ptr<EventHandle>> ended(plan.size());
@@ -600,8 +639,12 @@ void CudaExecutor::capture(Bound &f, size_t part) {
     used[b.stream] = true;
     for (int before : b.waits)
       wait(stream, *ended[before]);
-    NvtxRange range(describe(*f.kernels[first + i].op));
-    launch(f.kernels[first + i], stream);
+    const Kernel &k = *nodes[i];
+    NvtxRange range(describe(*k.op));
+    if (k.together)
+      k.together->launch(stream);
+    else
+      launch(k, stream);
     if (b.awaited)
       ended[i] = record(stream);
   }

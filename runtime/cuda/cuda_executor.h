@@ -10,6 +10,7 @@
 #include "runtime/cuda/gpu.h"
 #include "runtime/cuda/nccl.h"
 #include "runtime/cuda/peak.h"
+#include "runtime/cuda/together.h"
 #include "runtime/device/binding.h"
 #include "runtime/device/executor.h"
 
@@ -50,6 +51,8 @@ private:
   void *openView(const State &state, StateAccess access) override;
   void closeView(const State &state, StateAccess access, void *data) override;
   LoadedModule load(const std::shared_ptr<const std::string> &image);
+  LoadedPhase load(const std::string &kernel, const std::shared_ptr<const std::string> &image, const CudaPhase &phase);
+  void loadLaunches(Bound &f, const BoundFunction &bound);
   DevicePtr streamNumber(int64_t stream);
   static bool hasCode(const Kernel &kernel, const LoweredGroup &lowered);
   NcclCommunicator *joined(llvm::StringRef axis);

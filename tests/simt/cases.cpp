@@ -65,35 +65,43 @@ static std::vector<std::vector<double>> withWorkspaces(const Case &c, const kir:
   return all;
 }
 
-std::string runOnShim(const Case &c, const simt::HostModule &module, const CudaKernel &text, bool backwards,
-                      bool inPlace, std::vector<std::vector<double>> &content) {
-  content = withWorkspaces(c, c.gpu);
-  std::vector<DeviceBuffer> memory;
-  for (size_t i = 0; i < content.size(); ++i)
-    memory.emplace_back(c.gpu.params[i], content[i]);
-  std::vector<simt::Param> params;
-  for (size_t i = 0; i < content.size(); ++i) {
+CaseMemory::CaseMemory(const Case &c, bool inPlace) : c(c), inPlace(inPlace) {
+  const std::vector<std::vector<double>> before = withWorkspaces(c, c.gpu);
+  for (size_t i = 0; i < before.size(); ++i)
+    memory.emplace_back(c.gpu.params[i], before[i]);
+  for (size_t i = 0; i < before.size(); ++i) {
     const kir::BufferNode &b = *c.gpu.params[i];
-    params.push_back({b.name, memory[i].data(), b.size * int64_t(sizeOf(b.dtype)), b.written});
+    all.push_back({b.name, memory[i].data(), b.size * int64_t(sizeOf(b.dtype)), b.written});
   }
-  const unsigned ins = c.g.fused->numOperands();
   for (auto [r, o] : c.inPlace)
     if (inPlace)
-      params[ins + r].data = params[o].data;
-  for (const CudaPhase &p : text.phases) {
-    std::string found = simt::launch(module.find(p.symbol), params, p.blocks, p.threads, backwards, p.sharedBytes);
-    if (!found.empty())
-      return found;
-  }
-  for (size_t i = 0; i < content.size(); ++i)
-    content[i] = memory[i].values();
+      all[c.g.fused->numOperands() + r].data = all[o].data;
+}
+
+std::vector<std::vector<double>> CaseMemory::content() const {
+  std::vector<std::vector<double>> after;
+  for (const DeviceBuffer &b : memory)
+    after.push_back(b.values());
   for (auto [r, o] : c.inPlace) {
     const Type &type = c.g.fused->result(r)->type;
     const std::vector<double> logical = spread(Tensor(type, std::vector<double>(type.elements(), 1)), 0);
     for (size_t k = 0; inPlace && k < logical.size(); ++k)
       if (logical[k] == 1)
-        content[ins + r][k] = content[o][k];
+        after[c.g.fused->numOperands() + r][k] = after[o][k];
   }
+  return after;
+}
+
+std::string runOnShim(const Case &c, const simt::HostModule &module, const CudaKernel &text, bool backwards,
+                      bool inPlace, std::vector<std::vector<double>> &content) {
+  const CaseMemory memory(c, inPlace);
+  for (const CudaPhase &p : text.phases) {
+    std::string found =
+        simt::launch(module.find(p.symbol), memory.params(), p.blocks, p.threads, backwards, p.sharedBytes);
+    if (!found.empty())
+      return found;
+  }
+  content = memory.content();
   return "";
 }
 

@@ -8,6 +8,7 @@
 #include "codegen/codegen.h"
 #include "codegen/cuda/emit.h"
 #include "tests/support/recipe_harness.h"
+#include "tests/unit/codegen/support.h"
 
 #include <optional>
 
@@ -30,6 +31,20 @@ std::vector<Case> withLoopTrees(std::vector<Case> cases);
 /// With `perturbed`, instructions that approximate give other results within what CUDA promises: bounds hold, bits do
 /// not.
 void check(const std::vector<Case> &cases, bool perturbed = false);
+/// A case's parameters in memory, before and after a kernel runs.
+class CaseMemory {
+public:
+  /// With `inPlace`, results lie where operands lie whose memory they may take.
+  CaseMemory(const Case &c, bool inPlace);
+  const std::vector<simt::Param> &params() const { return all; }
+  std::vector<std::vector<double>> content() const;
+
+private:
+  const Case &c;
+  const bool inPlace;
+  std::vector<DeviceBuffer> memory;
+  std::vector<simt::Param> all;
+};
 /// Runs all phases of a text; empty when nothing was found. `content` becomes what is in memory afterwards.
 std::string runOnShim(const Case &c, const simt::HostModule &module, const CudaKernel &text, bool backwards,
                       bool inPlace, std::vector<std::vector<double>> &content);

@@ -8,6 +8,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <map>
 
 // Goes on at the top `to` of another stack; *from becomes the top of this one. As swapcontext(), but that asks the
@@ -112,7 +113,8 @@ struct Block {
   std::vector<std::array<Slots, 2>> swapped;  // per warp
   gptc::simt::HostModule::Thread kernel;
   SimtMemory *const *params;
-  std::map<int, int> any;  // by epoch: what threads have said at the barrier that ends it
+  std::function<SimtMemory *(uint64_t)> resolve;  // of an address; null where nothing begins
+  std::map<int, int> any;                         // by epoch: what threads have said at the barrier that ends it
   std::string failure;
 
   Block(std::vector<Fiber> &fibers) : fibers(fibers) {}
@@ -360,6 +362,13 @@ void *simtAccess(SimtMemory *m, long long offset, long long bytes, int writes) {
   return m->data + offset;
 }
 
+SimtMemory *simtGlobalAt(unsigned long long address) {
+  SimtMemory *m = running->resolve ? running->resolve(address) : nullptr;
+  if (!m)
+    fail("nothing begins at address {:#x}", address);
+  return m;
+}
+
 SimtMemory *simtShared(const char *name, long long bytes) {
   Block &b = *running;
   std::unique_ptr<SimtMemory> &m = b.shared[name];
@@ -391,11 +400,11 @@ float simtFloatOfF16(unsigned short v) { return gptc::kir::floatOfF16(v); }
 namespace gptc::simt {
 
 std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, int64_t blocks, int threads,
-                   bool backwards, int64_t sharedBytes) {
+                   bool backwards, int64_t sharedBytes, const Resolve &resolve) {
   std::vector<std::unique_ptr<SimtMemory>> memory;
   std::vector<SimtMemory *> pointers;
   std::map<void *, std::shared_ptr<std::vector<SimtMemory::Byte>>> seen;
-  for (const Param &p : params) {
+  auto make = [&](const Param &p) {
     std::shared_ptr<std::vector<SimtMemory::Byte>> s;
     if (p.watched) {
       auto &known = seen[p.data];
@@ -406,8 +415,18 @@ std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, 
     }
     memory.push_back(std::make_unique<SimtMemory>(
         SimtMemory{p.name, static_cast<std::byte *>(p.data), p.bytes, p.written, false, s}));
-    pointers.push_back(memory.back().get());
-  }
+    return memory.back().get();
+  };
+  for (const Param &p : params)
+    pointers.push_back(make(p));
+  std::map<uint64_t, SimtMemory *> resolved;
+  auto find = [&](uint64_t address) {
+    auto [it, isNew] = resolved.try_emplace(address, nullptr);
+    if (isNew)
+      if (const std::optional<Param> p = resolve(address))
+        it->second = make(*p);
+    return it->second;
+  };
   static std::vector<Fiber> fibers;
   while (int(fibers.size()) < threads)
     fibers.emplace_back().stack.resize(stackBytes);
@@ -418,6 +437,8 @@ std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, 
     b.sharedBytes = sharedBytes;
     b.kernel = kernel;
     b.params = pointers.data();
+    if (resolve)
+      b.resolve = find;
     b.swapped.resize((threads + warpSize - 1) / warpSize);
     runBlock(b, backwards);
     running = nullptr;

@@ -12,7 +12,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,10 +47,13 @@ struct Param {
   bool watched = true;  // for races; else only for bounds and alignment
 };
 
+/// The memory at an address that a kernel takes from a table; nullopt if nothing begins there.
+using Resolve = std::function<std::optional<Param>(uint64_t address)>;
+
 /// Runs the blocks in order, or from the last to the first, threads likewise. Parameters with the same `data` share
 /// memory. `sharedBytes`: of shared memory beside what the kernel declares. Empty when all went well, else what was
 /// found first.
 std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, int64_t blocks, int threads,
-                   bool backwards = false, int64_t sharedBytes = 0);
+                   bool backwards = false, int64_t sharedBytes = 0, const Resolve &resolve = {});
 
 }  // namespace gptc::simt

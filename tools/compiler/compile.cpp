@@ -2,6 +2,7 @@
 
 #include "codegen/codegen.h"
 #include "codegen/cuda/jit.h"
+#include "codegen/cuda/launch.h"
 #include "frontends/hf_folder.h"
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
@@ -19,7 +20,8 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <chrono>
-#include <set>
+#include <map>
+#include <type_traits>
 
 namespace gptc {
 
@@ -103,8 +105,11 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   if (report.micro && !report.micro->fits)
     report.available = std::min(report.available, report.micro->room);  // recomputation must stay within it
   const bool tune = config.compile.autotune != "off" && (here || !plan.target.isCuda());
+  // Two: gradients of weights run beside those of inputs. More shorten the longest chain of a step by little.
+  const int64_t workspaces = 2;
   report.tuned =
-      runPasses(plan, config, {firstPass, tune ? request.cacheDir : "", tune, report.available, request.pipeline}, gir);
+      runPasses(plan, config,
+                {firstPass, tune ? request.cacheDir : "", tune, report.available, request.pipeline, workspaces}, gir);
   GPTC_CHECK(plan.joint, "the default pipeline does not fuse");
   if (std::string problem = gir ? planProblem(*plan.planned) : ""; !problem.empty())
     throw UserError(ErrorCode::GirInvalid, fmt::format("{}: {}", request.modelFile, problem),
@@ -118,32 +123,40 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
     report.tuning = cuda::pinAlgorithms(*plan.planned, plan.target, request.cacheDir);
 
   const Stopwatch kernels;
-  std::vector<LoweredGroup> distinct, ofHost;
-  std::set<std::string> keys;  // equal groups have equal kernels
+  std::map<std::string, LoweredGroup> lowered;  // equal groups have equal kernels
+  std::map<std::string, const kir::Kernel *> alone, ofHost;
+  std::map<std::pair<const Function *, int64_t>, std::vector<const kir::Kernel *>> launches;
   for (const auto &f : plan.planned->functions)
     for (const Op &op : f->body) {
       if (!op.is(OpKind::fused))
         continue;
       ++report.groups;
-      if (!keys.insert(groupKey(op)).second)
-        continue;
-      Schedule schedule;
-      GPTC_CHECK(Schedule::parse(fact<&GroupFacts::schedule>(op), schedule), "schedule of {}", op.loc);
-      auto &of = runsOnHost(op) ? ofHost : distinct;
-      of.push_back(lowerGroup(op, schedule, runsOnHost(op) ? hostTarget() : plan.target));
+      const auto [group, isNew] = lowered.try_emplace(groupKey(op));
+      if (isNew) {
+        Schedule schedule;
+        GPTC_CHECK(Schedule::parse(fact<&GroupFacts::schedule>(op), schedule), "schedule of {}", op.loc);
+        group->second = lowerGroup(op, schedule, runsOnHost(op) ? hostTarget() : plan.target);
+      }
+      const kir::Kernel *kernel = &group->second.kernel;
+      if (const int64_t launch = fact<&GroupFacts::launch>(op))
+        launches[{f.get(), launch}].push_back(kernel);
+      else
+        (runsOnHost(op) ? ofHost : alone)[group->first] = kernel;
     }
-  auto compile = [&](auto jit, const std::vector<LoweredGroup> &groups) {
-    std::vector<const kir::Kernel *> pointers;
-    for (const LoweredGroup &g : groups)
-      pointers.push_back(&g.kernel);
-    jit.compile(pointers);
+  auto compile = [&](auto jit, const std::map<std::string, const kir::Kernel *> &kernels) {
+    jit.compile(llvm::to_vector(llvm::make_second_range(kernels)));
+    if constexpr (std::is_same_v<decltype(jit), CudaJit>)
+      for (const auto &[number, members] : launches) {
+        const CudaLaunch launch(members);
+        jit.compile(launch.cuda(), launch.name());
+      }
     report.compiled += jit.stats.compiled;
     report.reused += jit.stats.reused;
   };
   if (plan.target.isCuda())
-    compile(CudaJit(plan.target, request.cacheDir), distinct);
+    compile(CudaJit(plan.target, request.cacheDir), alone);
   else
-    compile(Jit(plan.target, request.cacheDir), distinct);
+    compile(Jit(plan.target, request.cacheDir), alone);
   if (!ofHost.empty())
     compile(Jit(hostTarget(), request.cacheDir), ofHost);
   report.kernelSeconds = kernels.seconds();

@@ -240,44 +240,89 @@ GpuLaunch gpuLaunchOf(const SassFunction &code, const GpuKernelShape &shape, con
 
 namespace {
 
-/// The groups of a step, each kernel once, with what the cost model says.
+/// The groups of a step, equal ones once, with what the cost model says.
 struct Listed {
   std::vector<GpuGroup> groups;
-  std::vector<std::unique_ptr<LoweredGroup>> lowered;  // null for calls of libraries
-  std::vector<size_t> workspacesAt;                    // the parameter that is the first workspace
+  std::vector<std::map<size_t, double>> kernelsOf;  // by group: how many of each kernel; none for calls of libraries
+  struct Kernel {
+    std::unique_ptr<LoweredGroup> lowered;
+    size_t workspacesAt;  // the parameter that is the first workspace
+  };
+  std::vector<Kernel> kernels;  // each once
 };
 
 Listed listGroups(const Module &m, const Target &target, const GpuRates &rates) {
   Listed all;
-  std::map<std::string, size_t> known;  // by groupKey
+  std::map<std::string, size_t> known, knownKernels;  // by groupKey, or by function and launch
   for (const auto &f : m.functions) {
     const double calls = callsPerStep(m, f->name);
     for (const Op &op : f->body) {
       if (calls == 0 || !op.is(OpKind::fused) || runsOnHost(op) || classOf(op) == KernelClass::communication)
         continue;
-      const auto [it, isNew] = known.try_emplace(groupKey(op), all.groups.size());
-      if (!isNew) {
+      const int64_t launch = fact<&GroupFacts::launch>(op);
+      const std::string key = groupKey(op);
+      const auto [it, isNew] =
+          known.try_emplace(launch ? fmt::format("@{} {}", f->name, launch) : key, all.groups.size());
+      if (!isNew && !launch) {
         all.groups[it->second].calls += calls;
         continue;
       }
-      GpuGroup &g = all.groups.emplace_back();
+      if (isNew) {
+        GpuGroup &g = all.groups.emplace_back();
+        all.kernelsOf.emplace_back();
+        g.place = describe(op), g.kind = stepClassOf(m, op);
+        g.calls = calls;
+      }
+      GpuGroup &g = all.groups[it->second];
       const KernelCost cost = costOf(op, rates.peaks);
-      g.place = describe(op), g.kind = stepClassOf(m, op);
-      g.calls = calls, g.flops = cost.flops, g.bytes = cost.bytes;
       const double peak = isProduct(classOf(op)) ? contractionPeak(op, rates.peaks) : 0;
-      g.floor = std::max(g.bytes / rates.copy, peak > 0 ? g.flops / (rates.ofPeak * peak) : 0);
+      g.flops += cost.flops, g.bytes += cost.bytes;
+      g.floor += std::max(cost.bytes / rates.copy, peak > 0 ? cost.flops / (rates.ofPeak * peak) : 0);
       Schedule schedule;
       GPTC_CHECK(Schedule::parse(fact<&GroupFacts::schedule>(op), schedule), "schedule of {}", op.loc);
       g.isLibrary = schedule.library;
-      all.workspacesAt.push_back(op.numOperands() + op.numResults());
-      all.lowered.push_back(g.isLibrary ? nullptr : std::make_unique<LoweredGroup>(lowerGroup(op, schedule, target)));
       if (g.isLibrary) {
         const double share = libraryShare(g.kind, classOf(op) == KernelClass::attention_grad, rates);
         const double rate = rates.ofCopy * rates.copy;
         g.seconds = std::max(g.flops / (share * peak) + extraBytes(op, g.kind) / rate, g.bytes / rate) + rates.edge;
+        continue;
       }
+      const auto [kernel, isNewKernel] = knownKernels.try_emplace(key, all.kernels.size());
+      if (isNewKernel)
+        all.kernels.push_back(
+            {std::make_unique<LoweredGroup>(lowerGroup(op, schedule, target)), op.numOperands() + op.numResults()});
+      ++all.kernelsOf[it->second][kernel->second];
     }
   }
+  return all;
+}
+
+/// A launch of several kernels (codegen/cuda/launch.h), each with how many of it start together. Blocks of all fill the
+/// GPU side by side, after each has searched a table.
+GpuLaunch together(llvm::ArrayRef<std::pair<GpuLaunch, double>> parts, const GpuRates &rates) {
+  GpuLaunch all = parts.front().first;
+  if (parts.size() == 1 && parts.front().second == 1)
+    return all;
+  all.blocks = 0, all.bytes = all.memorySeconds = all.pipeSeconds = 0;
+  double members = 0, cycles = 0, most = 0;
+  for (const auto &[l, count] : parts) {
+    const double own = l.latencySeconds / std::max(1.0, l.waves);  // of a round
+    // A kernel of few blocks leaves most SMs idle.
+    const double atATime = std::min<double>(l.blocksPerSm, std::ceil(double(l.blocks) / rates.sms));
+    members += count;
+    most = std::max(most, own);
+    cycles += own * count * double(l.blocks);
+    all.blocks += int64_t(count) * l.blocks;
+    all.bytes += count * l.bytes;
+    all.memorySeconds += count * l.memorySeconds;
+    all.pipeSeconds += count * l.pipeSeconds * std::min(1.0, double(l.blocks) / (rates.sms * atATime));
+    all.threads = std::max(all.threads, l.threads);
+    all.registers = std::max(all.registers, l.registers);
+    all.blocksPerSm = std::min(all.blocksPerSm, l.blocksPerSm);
+  }
+  all.waves = double(all.blocks) / (double(rates.sms) * all.blocksPerSm);
+  const double search = (2 + std::ceil(std::log2(members))) * rates.l2Latency / rates.clock;
+  all.latencySeconds = std::max(most + search, all.waves * (cycles / double(all.blocks) + search));
   return all;
 }
 
@@ -286,34 +331,44 @@ Listed listGroups(const Module &m, const Target &target, const GpuRates &rates) 
 GpuStep gpuStepOf(const Module &planned, const Target &target, const GpuRates &rates, const std::string &cacheDir) {
   Listed all = listGroups(planned, target, rates);
   std::vector<const kir::Kernel *> kernels;
-  for (const auto &l : all.lowered)
-    if (l)
-      kernels.push_back(&l->kernel);
+  for (const Listed::Kernel &k : all.kernels)
+    kernels.push_back(&k.lowered->kernel);
   const std::vector<CudaCode> code = CudaJit(target, cacheDir).compile(kernels);
   int sm = 0;
   llvm::StringRef(target.cpu).drop_front(strlen("sm_")).take_while(llvm::isDigit).getAsInteger(10, sm);
   std::map<const std::string *, std::vector<SassFunction>> images;  // several kernels share one
-  size_t next = 0;
-  for (size_t n = 0; n < all.groups.size(); ++n) {
-    if (!all.lowered[n])
-      continue;
-    const CudaCode &c = code[next++];
-    const auto [image, isNew] = images.try_emplace(c.image.get());
+  std::vector<std::vector<GpuLaunch>> launches;                     // of each kernel, by phase
+  for (size_t n = 0; n < all.kernels.size(); ++n) {
+    const Listed::Kernel &k = all.kernels[n];
+    const auto [image, isNew] = images.try_emplace(code[n].image.get());
     if (isNew)
-      image->second = disassemble(*c.image);
+      image->second = disassemble(*code[n].image);
     GpuKernelShape shape;
-    for (const kir::Buffer &b : all.lowered[n]->kernel.params)
+    for (const kir::Buffer &b : k.lowered->kernel.params)
       shape.parameters.push_back({b->dtype, b->size * int64_t(sizeOf(b->dtype))});
-    for (const auto &[w, growth] : llvm::enumerate(all.lowered[n]->workspaceGrowth))
-      shape.parameters[all.workspacesAt[n] + w].growth = growth;
-    for (const CudaPhase &p : c.phases) {
+    for (const auto &[w, growth] : llvm::enumerate(k.lowered->workspaceGrowth))
+      shape.parameters[k.workspacesAt + w].growth = growth;
+    launches.emplace_back();
+    for (const CudaPhase &p : code[n].phases) {
       const auto f = llvm::find_if(image->second, [&](const SassFunction &f) { return f.name == p.symbol; });
       GPTC_CHECK(f != image->second.end(), "no code of {}", p.symbol);
       shape.blocks = p.blocks, shape.threads = p.threads, shape.sharedBytes = p.sharedBytes;
-      all.groups[n].launches.push_back(gpuLaunchOf(*f, shape, rates, sm));
-      all.groups[n].seconds += all.groups[n].launches.back().seconds() + rates.edge;
+      launches.back().push_back(gpuLaunchOf(*f, shape, rates, sm));
     }
-    all.groups[n].seconds = std::max(all.groups[n].seconds, all.groups[n].floor);
+  }
+  for (size_t n = 0; n < all.groups.size(); ++n) {
+    GpuGroup &g = all.groups[n];
+    for (size_t phase = 0;; ++phase) {
+      std::vector<std::pair<GpuLaunch, double>> parts;
+      for (const auto &[kernel, count] : all.kernelsOf[n])
+        if (phase < launches[kernel].size())
+          parts.push_back({launches[kernel][phase], count});
+      if (parts.empty())
+        break;
+      g.launches.push_back(together(parts, rates));
+      g.seconds += g.launches.back().seconds() + rates.edge;
+    }
+    g.seconds = std::max(g.seconds, g.floor);
   }
   return {std::move(all.groups)};
 }

@@ -74,7 +74,7 @@ struct GpuLaunch {
   const char *bound() const;  // "memory", "latency" or "pipes"
 };
 
-/// The groups of a plan that have equal kernels.
+/// The groups of a plan that have equal kernels, or that start together.
 struct GpuGroup {
   std::string place;  // of the first group
   StepClass kind = StepClass::other;

@@ -84,6 +84,10 @@ TunedSchedules::Counts runPasses(Plan &plan, const Config &config, PassRequest r
     plan.joint = plan.planned->clone();  // it was fused already
   for (const char *pass : {"remat", "pack-weights"})
     setOption(uses, pass, "available", request.available);
+  if (plan.target.isCuda()) {
+    setOption(uses, "plan-memory", "workspaces", request.workspaces);
+    setOption(uses, "plan-memory", "available", request.available);
+  }
   std::optional<TuningRecords> records;
   std::optional<TunedSchedules> tuned;
   if (request.tuned) {

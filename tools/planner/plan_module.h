@@ -42,6 +42,7 @@ struct PassRequest {
   bool tuned;            // take schedules from the records
   int64_t available;     // bytes; the budget of remat = "auto"
   PipelineOptions pipeline;
+  int64_t workspaces = 1;  // of products that a GPU may run side by side, as far as `available` allows
 };
 
 /// Runs the default pipeline on plan.planned for plan.target; plan.joint becomes a copy from before fusion. `gir`: the

@@ -14,6 +14,8 @@ extern __shared__ __align__(128) unsigned char dynamicShared[];
 #define GPTC_DYNAMIC_SHARED(type, name, size, offset) type *name = reinterpret_cast<type *>(dynamicShared + (offset))
 #define GPTC_PRIVATE(type, name, size) type name[size]
 template <class T> using Global = T *;
+// What lies at an address.
+template <class T> GPTC_FUNCTION Global<T> globalAt(unsigned long long address) { return reinterpret_cast<T *>(address); }
 struct bf16 { unsigned short bits; };
 struct f16 { unsigned short bits; };
 

@@ -23,6 +23,7 @@
 template <class T> struct Global {
   SimtMemory *memory;
 };
+template <class T> GPTC_FUNCTION Global<T> globalAt(unsigned long long address) { return {simtGlobalAt(address)}; }
 template <class T> struct Shared {
   SimtMemory *memory;
   long long first = 0;  // byte

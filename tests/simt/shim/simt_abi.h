@@ -23,6 +23,8 @@ void simtAsyncCommit();
 void simtAsyncWait(int groups);
 /// The bytes at `offset`, after checks; reports and does not return where an access is wrong.
 void *simtAccess(SimtMemory *m, long long offset, long long bytes, int writes);
+/// The memory that begins at an address.
+SimtMemory *simtGlobalAt(unsigned long long address);
 SimtMemory *simtShared(const char *name, long long bytes);
 /// The same, at a place in what the launch gives.
 SimtMemory *simtDynamicShared(const char *name, long long bytes, long long offset);

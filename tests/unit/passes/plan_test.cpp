@@ -7,8 +7,13 @@
 #include "ir/plan_check.h"
 #include "passes/analysis/liveness.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <functional>
 #include <random>
+#include <set>
 
 namespace gptc::test {
 namespace {
@@ -296,6 +301,132 @@ TEST(PlanWrites, SwapArgumentOldContentAndRepeatedWrites) {
       write @a, %2
       return
     })");
+}
+
+// ---- launches of several groups -------------------------------------------------------------------------------------
+
+/// With two workspaces for each group, as a GPU's plan with launches.
+std::unique_ptr<Module> plannedForGpu(const SmallGpt &o) {
+  auto m = smallGpt(o);
+  runPasses(*m, "canonicalize,cse,dce,autodiff,optimizer,cse,dce,fuse,order,settle-writes");
+  for (auto &f : m->functions)
+    for (Op &op : f->body)
+      if (op.is(OpKind::fused))
+        op.attrs.set("ws", std::vector<int64_t>{100, 64});
+  Target gpu;
+  gpu.warp = 32;
+  runPipeline(*m, parsePipeline("horizontal-fusion,plan-memory", &gpu), {});
+  return m;
+}
+
+/// The groups of a launch in @train_step.
+std::vector<Op *> launchOf(Module &m, int64_t number) {
+  std::vector<Op *> groups;
+  for (Op &op : m.function("train_step")->body)
+    if (op.attrs.getInt("launch") == number)
+      groups.push_back(&op);
+  return groups;
+}
+
+TEST(Launches, OfNormsAndUpdatesShareNoMemory) {
+  auto m = plannedForGpu({});
+  EXPECT_EQ(checkPlan(*m), std::vector<std::string>());
+  int params = 0;
+  for (const auto &s : m->states)
+    params += s->attrs.getString("kind") == "param";
+  std::set<int64_t> places;
+  for (int64_t launch : {1, 2}) {
+    EXPECT_EQ(int(launchOf(*m, launch).size()), params) << launch;
+    places.clear();
+    for (const Op *op : launchOf(*m, launch))
+      for (int64_t at : op->attrs.getInts("ws_at"))
+        EXPECT_TRUE(places.insert(at).second) << launch;
+  }
+  EXPECT_TRUE(launchOf(*m, 3).empty());
+}
+
+TEST(Launches, CheckerRejectsThoseThatDependOnEachOther) {
+  struct Wrong {
+    const char *what;
+    std::function<void(Module &)> change;
+  };
+  const Wrong cases[] = {
+      {"loads or stores",  // one workspace for two
+       [](Module &m) {
+         Op &op = *launchOf(m, 1)[1];
+         op.attrs.set("ws_at", launchOf(m, 1)[0]->attrs.getInts("ws_at"));
+       }},
+      {"loads or stores",  // a workspace where an earlier group loads
+       [](Module &m) {
+         std::vector<Op *> groups = launchOf(m, 1);
+         std::vector<int64_t> at = groups.back()->attrs.getInts("ws_at");
+         at[1] = *plannedOffset(m, *m.function("train_step"), *groups.front()->operand(0));
+         groups.back()->attrs.set("ws_at", at);
+       }},
+      {"loads or stores",  // a workspace where a later group loads
+       [](Module &m) {
+         std::vector<Op *> groups = launchOf(m, 1);
+         std::vector<int64_t> at = groups.front()->attrs.getInts("ws_at");
+         at[1] = *plannedOffset(m, *m.function("train_step"), *groups.back()->operand(0));
+         groups.front()->attrs.set("ws_at", at);
+       }},
+      {"has ended before",
+       [](Module &m) {
+         for (Op *op : launchOf(m, 2))
+           op->attrs.set("launch", int64_t(1));
+       }},
+      {"starts alone", [](Module &m) { launchOf(m, 2)[0]->attrs.set("kind", std::string("row")); }},
+  };
+  for (const Wrong &w : cases) {
+    auto m = plannedForGpu({});
+    w.change(*m);
+    const std::vector<std::string> errors = checkPlan(*m);
+    EXPECT_TRUE(llvm::any_of(errors, [&](const std::string &e) { return e.find(w.what) != std::string::npos; }))
+        << w.what << " is not in\n"
+        << fmt::format("{}", fmt::join(errors, "\n"));
+  }
+}
+
+// ---- workspaces of products -----------------------------------------------------------------------------------------
+
+TEST(Workspaces, OfProductsSideBySideAreTheirOwnIfThereIsRoom) {
+  auto planOf = [](const std::string &options) {
+    auto m = smallGpt({});
+    runPasses(*m, "canonicalize,cse,dce,autodiff,optimizer,cse,dce,fuse,order,settle-writes");
+    for (auto &f : m->functions)
+      for (Op &op : f->body)
+        if (op.attrs.getString("kind") == "matmul")
+          op.attrs.set("ws", std::vector<int64_t>{1 << 20});
+    runPasses(*m, "plan-memory" + options);
+    return m;
+  };
+  // By function, the workspaces of its products in order.
+  auto workspaces = [](Module &m) {
+    std::vector<std::vector<int64_t>> all;
+    for (auto &f : m.functions) {
+      all.emplace_back();
+      for (Op &op : f->body)
+        if (op.attrs.getString("kind") == "matmul")
+          all.back().push_back(op.attrs.getInts("ws_at")[0]);
+    }
+    return all;
+  };
+  auto arena = [](Module &m) { return m.attrs.getInt("arena_bytes"); };
+  auto one = planOf(""), two = planOf("{workspaces=2}"), three = planOf("{workspaces=3}");
+  for (const auto &[m, apart] : {std::pair(&one, size_t(1)), {&two, size_t(2)}, {&three, size_t(3)}}) {
+    EXPECT_EQ(checkPlan(**m), std::vector<std::string>());
+    for (const std::vector<int64_t> &at : workspaces(**m))
+      for (size_t i = 0; i < at.size(); ++i)
+        for (size_t j = i + 1; j < std::min(at.size(), i + apart); ++j)
+          EXPECT_GE(std::abs(at[i] - at[j]), 1 << 20) << i << " and " << j << " of " << apart;
+  }
+  EXPECT_GE(arena(*two), arena(*one) + (1 << 20));
+  EXPECT_GE(arena(*three), arena(*two) + (1 << 20));
+  // As many as fit.
+  const std::string available = std::to_string(arena(*three) - 1);
+  EXPECT_EQ(arena(*planOf("{workspaces=3,available=" + available + "}")), arena(*two));
+  EXPECT_EQ(arena(*planOf("{workspaces=3,available=1}")), arena(*one))
+      << "a plan that does not fit is as small as can be";
 }
 
 }  // namespace

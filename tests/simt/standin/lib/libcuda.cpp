@@ -689,7 +689,13 @@ Result cuLaunchKernel(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned
         return fmt::format("parameter {} of {}: address {:#x} is not aligned to 16 bytes", i, f->name, values[i]);
       memory.push_back({fmt::format("parameter {}", i), at, int64_t(room), f->written[i], false});
     }
-    const std::string problem = gptc::simt::launch(f->code, memory, gridX, int(blockX), false, shared);
+    auto inTable = [](uint64_t address) -> std::optional<Param> {
+      size_t room = 0;
+      std::byte *at = resolve(address, 1, &room);
+      return at && address % 16 == 0 ? std::optional(Param{"an address of a table", at, int64_t(room), true, false})
+                                     : std::nullopt;
+    };
+    const std::string problem = gptc::simt::launch(f->code, memory, gridX, int(blockX), false, shared, inTable);
     for (size_t i = values.size(); fault == "corrupt" && i-- > 0;)
       if (f->written[i]) {
         for (DevicePtr at : {values[i] - 16, values[i]})
