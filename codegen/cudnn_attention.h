@@ -1,4 +1,4 @@
-// An attention group, forward or backward, as one call of cuDNN: o = softmax(q k^T / sqrt(D)) v with its statistics, or
+// An attention group, forward or backward, as a call of cuDNN: o = softmax(q k^T / sqrt(D)) v with its statistics, or
 // the gradients of q, k and v.
 //
 // Supported groups have
@@ -9,7 +9,10 @@
 //   - dropout: this compiler draws from seed, step, stream and position, and cuDNN from a generator of its own;
 //   - ALiBi without a causal mask: cuDNN's bias is the slope times the signed distance;
 //   - ALiBi on a subset of the heads: which heads these are is known only at run time;
-//   - a backward pass that would need more than mostWorkspace.
+//   - a backward pass that would need more than mostWorkspace for a single sequence and head of keys.
+//
+// A backward pass that would need more than mostWorkspace becomes several calls behind each other, each for some of the
+// sequences, or for some of the heads of one. They share the workspace.
 //
 // Both kinds of kernel use the same statistics: lse_i = max_j s_ij + ln sum_j exp(s_ij - max_j s_ij) of the scaled
 // scores, f32[B,H,T]. So one pass may call the library while the other one is generated.
@@ -29,13 +32,16 @@ struct CudnnAttention {
   int64_t batch = 0, tokens = 0, heads = 0, kvHeads = 0, size = 0;
   double scale = 1;
   std::vector<float> slopes;  // of ALiBi, one per query head; empty without ALiBi
+  /// Into how many calls sequences are cut, and the heads of each: divisors of `batch` and of `kvHeads`. Heads are cut
+  /// only where a call has one sequence.
+  int64_t batchCuts = 1, headCuts = 1;
   // Parameters of the group's kernel: operands come first, then results.
   unsigned qkv = 0, o = 0, lse = 0;
   unsigned dout = 0, dqkv = 0;  // backward only
 
   bool operator==(const CudnnAttention &) const = default;
   int64_t width() const { return (heads + 2 * kvHeads) * size; }  // elements of a row of qkv
-  /// Bytes that a plan reserves for the call. Planning needs no GPU and so cannot ask the library: this is an upper
+  /// Bytes that a plan reserves for a call. Planning needs no GPU and so cannot ask the library: this is an upper
   /// bound from the description of its algorithms. If the library needs more, it is not called.
   /// Forward: 1 MiB for counters of tiles. Backward, with sums in a fixed order (cudnn-frontend, `use_dp_workspace`),
   /// the same 1 MiB and

@@ -34,16 +34,18 @@ enum Uid : int64_t { uidQ = 1, uidK, uidV, uidO, uidLse, uidDo, uidDq, uidDk, ui
 Tensor_attributes rows(const CudnnAttention &a, Uid uid, int64_t heads, int64_t row) {
   return Tensor_attributes()
       .set_uid(uid)
-      .set_dim({a.batch, heads, a.tokens, a.size})
+      .set_dim({a.batch / a.batchCuts, heads / a.headCuts, a.tokens, a.size})
       .set_stride({a.tokens * row, a.size, row, 1});
 }
 
+/// Packed, as cuDNN before 9.26 wants it: where heads are cut, a call has one sequence.
 Tensor_attributes statistics(const CudnnAttention &a) {
+  const int64_t heads = a.heads / a.headCuts;
   return Tensor_attributes()
       .set_uid(uidLse)
       .set_data_type(fe::DataType_t::FLOAT)
-      .set_dim({a.batch, a.heads, a.tokens, 1})
-      .set_stride({a.heads * a.tokens, a.tokens, 1, 1});
+      .set_dim({a.batch / a.batchCuts, heads, a.tokens, 1})
+      .set_stride({heads * a.tokens, a.tokens, 1, 1});
 }
 
 void isResult(const Tensor &t, const Tensor_attributes &as) {
@@ -128,13 +130,17 @@ const CudaLibrary &bound() {
 struct Call final : AttentionCall {
   cudnnHandle_t handle;
   std::shared_ptr<FeGraph> graph;
-  mutable std::unordered_map<int64_t, void *> tensors;
+  mutable std::vector<std::unordered_map<int64_t, void *>> pieces;  // the tensors of each call
   void *workspace;
 
   fe::error_t tryEnqueue(Stream stream) const {
     const cudnnStatus_t s = fe::detail::set_stream(handle, reinterpret_cast<cudaStream_t>(stream));
     GPTC_CHECK(s == CUDNN_STATUS_SUCCESS, "cudnnSetStream: cudnnStatus_t {}", int(s));
-    return graph->execute(handle, tensors, workspace);
+    fe::error_t e;
+    for (auto &tensors : pieces)
+      if (e = graph->execute(handle, tensors, workspace); e.is_bad())
+        break;
+    return e;
   }
   void enqueue(Stream stream) const override {
     fe::error_t e = tryEnqueue(stream);
@@ -180,23 +186,9 @@ public:
     call->handle = handle;
     call->graph = it->graph;
     call->workspace = reinterpret_cast<void *>(workspace);
-    auto put = [&](Uid uid, unsigned param, int64_t element) {
-      call->tensors[uid] = reinterpret_cast<void *>(params[param] + DevicePtr(element * sizeOf(a.dtype)));
-    };
-    const int64_t keys = a.heads * a.size, values = keys + a.kvHeads * a.size;
-    put(uidQ, a.qkv, 0);
-    put(uidK, a.qkv, keys);
-    put(uidV, a.qkv, values);
-    put(uidO, a.o, 0);
-    put(uidLse, a.lse, 0);
-    if (a.backward) {
-      put(uidDo, a.dout, 0);
-      put(uidDq, a.dqkv, 0);
-      put(uidDk, a.dqkv, keys);
-      put(uidDv, a.dqkv, values);
-    }
-    if (!a.slopes.empty())
-      call->tensors[uidSlopes] = reinterpret_cast<void *>(slopesAt(a.slopes));
+    for (int64_t batch = 0; batch < a.batchCuts; ++batch)
+      for (int64_t head = 0; head < a.headCuts; ++head)
+        call->pieces.push_back(tensorsOf(a, params, batch * (a.batch / a.batchCuts), head));
     if (it->hasRun)
       return call;
     fe::error_t e = call->tryEnqueue(gpu.stream);
@@ -210,6 +202,33 @@ public:
   }
 
 private:
+  /// The tensors of the call for the sequences from `sequence` on, and the part `part` of their heads.
+  std::unordered_map<int64_t, void *> tensorsOf(const CudnnAttention &a, llvm::ArrayRef<DevicePtr> params,
+                                                int64_t sequence, int64_t part) {
+    std::unordered_map<int64_t, void *> tensors;
+    auto put = [&](Uid uid, unsigned param, int64_t element, DType dtype) {
+      tensors[uid] = reinterpret_cast<void *>(params[param] + DevicePtr(element * int64_t(sizeOf(dtype))));
+    };
+    const int64_t token = sequence * a.tokens, head = part * (a.heads / a.headCuts),
+                  key = part * (a.kvHeads / a.headCuts);
+    const int64_t q = token * a.width() + head * a.size, k = token * a.width() + (a.heads + key) * a.size,
+                  v = k + a.kvHeads * a.size, o = (token * a.heads + head) * a.size;
+    put(uidQ, a.qkv, q, a.dtype);
+    put(uidK, a.qkv, k, a.dtype);
+    put(uidV, a.qkv, v, a.dtype);
+    put(uidO, a.o, o, a.dtype);
+    put(uidLse, a.lse, (sequence * a.heads + head) * a.tokens, DType::f32);
+    if (a.backward) {
+      put(uidDo, a.dout, o, a.dtype);
+      put(uidDq, a.dqkv, q, a.dtype);
+      put(uidDk, a.dqkv, k, a.dtype);
+      put(uidDv, a.dqkv, v, a.dtype);
+    }
+    if (!a.slopes.empty())
+      tensors[uidSlopes] = reinterpret_cast<void *>(slopesAt(a.slopes));
+    return tensors;
+  }
+
   DevicePtr slopesAt(const std::vector<float> &slopes) {
     std::unique_ptr<DeviceMemory> &m = slopeMemory[slopes.size()];
     if (!m) {

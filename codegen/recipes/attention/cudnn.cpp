@@ -8,12 +8,32 @@ namespace gptc {
 int64_t CudnnAttention::workspace() const {
   int64_t bytes = 1 << 20;
   if (backward) {
-    const int64_t rows = roundUp(tokens, 128), all = batch * heads;
+    const int64_t rows = roundUp(tokens, 128), all = batch / batchCuts * (heads / headCuts);
     bytes += all * rows * rows * 2 + all * rows * 4 + all * rows * size * 4;
     if (heads != kvHeads)
       bytes += 2 * all * rows * size * 4;
   }
   return bytes;
+}
+
+/// The least number of calls that keep to mostWorkspace: the batch is cut first. False if there is none.
+static bool cut(CudnnAttention &a) {
+  // Statistics, f32, of a call must begin at a multiple of 16 bytes, and cuDNN's slopes are those of all heads.
+  const bool mayCutBatch = a.heads * a.tokens % 4 == 0, mayCutHeads = a.slopes.empty() && a.tokens % 4 == 0;
+  auto fits = [&] { return a.workspace() <= CudnnAttention::mostWorkspace; };
+  auto next = [&](int64_t &cuts, int64_t of) {
+    do
+      ++cuts;
+    while (of % cuts != 0);
+  };
+  while (!fits())
+    if (a.batchCuts < a.batch && mayCutBatch)
+      next(a.batchCuts, a.batch);
+    else if (a.headCuts < a.kvHeads && mayCutHeads)
+      next(a.headCuts, a.kvHeads);
+    else
+      return false;
+  return true;
 }
 
 std::optional<CudnnAttention> matchCudnnAttention(const Op &fused) {
@@ -49,9 +69,7 @@ std::optional<CudnnAttention> matchCudnnAttention(const Op &fused) {
     a.o = results;
     a.lse = results + 1;
   }
-  if (a.workspace() > CudnnAttention::mostWorkspace)
-    return std::nullopt;
-  return a;
+  return cut(a) ? std::optional(a) : std::nullopt;
 }
 
 }  // namespace gptc

@@ -222,7 +222,15 @@ TEST_F(CudnnTest, CallsMeanWhatTheirGroupsMean) {
     const std::vector<DevicePtr> back = place(*backward.fused, given);
     ASSERT_TRUE(once = call(*g, back)) << what;
     once->enqueue(stream);
-    expectWithin(fetch(back[4], gradient.type), gradient, bound.backward(dout, want[0], gradient), "dqkv of " + what);
+    const Tensor whole = fetch(back[4], gradient.type);
+    expectWithin(whole, gradient, bound.backward(dout, want[0], gradient), "dqkv of " + what);
+    // In several calls, to the same bits.
+    CudnnAttention pieces = *g;
+    pieces.batchCuts = f.batch, pieces.headCuts = f.alibi || f.tokens % 4 ? 1 : f.kvHeads;
+    const std::vector<DevicePtr> again = place(*backward.fused, given);
+    ASSERT_TRUE(once = call(pieces, again)) << what;
+    once->enqueue(stream);
+    EXPECT_EQ(fetch(again[4], gradient.type).data, whole.data) << what;
   }
 }
 
@@ -404,10 +412,32 @@ TEST(CudnnAttention, TakesWhatTheLibraryHas) {
   const Group part = groupOf(OpKind::attention, {Type(DType::bf16, {1, 16, 48}), Type::scalar(DType::i64)},
                              attrs({{"n_head", 2}, {"of_heads", 4}, {"alibi", true}}), {});
   EXPECT_FALSE(matchCudnnAttention(*part.fused));
-  // 2 x 4 x 16384 x 16384 gradients of scores in 16 bits are 4 GiB.
-  const Form large{DType::bf16, 2, 16384, 4, 4, 64, true};
-  EXPECT_TRUE(matchCudnnAttention(*forwardOf(large).fused));
-  EXPECT_FALSE(matchCudnnAttention(*backwardOf(large).fused));
+}
+
+TEST(CudnnAttention, IsCutWhereTheWorkspaceWouldBeTooLarge) {
+  auto cuts = [](const Form &f) {
+    EXPECT_EQ(matchCudnnAttention(*forwardOf(f).fused)->batchCuts, 1) << "forward needs no workspace";
+    const std::optional<CudnnAttention> a = matchCudnnAttention(*backwardOf(f).fused);
+    if (a) {
+      EXPECT_LE(a->workspace(), CudnnAttention::mostWorkspace);
+    }
+    return a ? std::pair(a->batchCuts, a->headCuts) : std::pair(int64_t(0), int64_t(0));
+  };
+  using Cuts = std::pair<int64_t, int64_t>;
+  // 64 x 12 x 1024 x 1024 gradients of scores in 16 bits are 1.5 GiB, with sums in f32 1.9.
+  EXPECT_EQ(cuts({DType::bf16, 64, 1024, 12, 12, 64, true}), Cuts(1, 1));
+  EXPECT_EQ(cuts({DType::bf16, 128, 1024, 12, 12, 64, true}), Cuts(2, 1));
+  EXPECT_EQ(cuts({DType::bf16, 99, 1024, 12, 12, 64, true}), Cuts(3, 1)) << "divisors only";
+  // Of one sequence, 4 x 16384 x 16384 in 16 bits are 2 GiB: heads are cut too, with those that share keys.
+  EXPECT_EQ(cuts({DType::bf16, 2, 16384, 4, 4, 64, true}), Cuts(2, 2));
+  EXPECT_EQ(cuts({DType::bf16, 1, 16384, 12, 6, 64, true}), Cuts(1, 6));
+  EXPECT_EQ(cuts({DType::bf16, 1, 16384, 4, 1, 64, true}), Cuts(0, 0)) << "one head of keys cannot be cut";
+  EXPECT_EQ(cuts({DType::bf16, 2, 16384, 4, 4, 64, true, true}), Cuts(0, 0)) << "slopes are those of all heads";
+  EXPECT_EQ(cuts({DType::bf16, 4, 8191, 6, 6, 64, true}), Cuts(0, 0)) << "statistics would not be aligned";
+}
+
+TEST(CudnnAttention, IsCalledWhereAPlanMayCallIt) {
+  const Form plain{DType::bf16, 2, 16, 4, 2, 64, true};
   // Only where a plan may call it, and not before sm_80.
   const Group g = forwardOf(plain);
   for (const char *arch : {"cuda:sm_75", "cuda:sm_80", "cuda:sm_90a", "cuda:sm_120a"})
@@ -447,12 +477,18 @@ TEST(RealCudnn, TakesTheDescriptionOfEveryCall) {
     if (!l || l.version < CudaVersion{9, 19, 0})  // earlier ones may want a handle, and so a GPU
       exit(none);
     for (const Form &f : forms)
-      for (const Group &g : {forwardOf(f), backwardOf(f)})
-        for (unsigned architecture : {80u, 90u, 100u, 120u})
-          if (std::string why = cudnnRefusal(*matchCudnnAttention(*g.fused), architecture); !why.empty()) {
-            fmt::print(stderr, "sm_{}: {}\n{}", architecture, why, print(*g.fused));
-            exit(1);
-          }
+      for (const Group &g : {forwardOf(f), backwardOf(f)}) {
+        const CudnnAttention whole = *matchCudnnAttention(*g.fused);
+        CudnnAttention cut = whole;
+        cut.batchCuts = f.batch, cut.headCuts = f.alibi ? 1 : f.kvHeads;
+        for (const CudnnAttention &a : {whole, cut})
+          for (unsigned architecture : {80u, 90u, 100u, 120u})
+            if (std::string why = cudnnRefusal(a, architecture); !why.empty()) {
+              fmt::print(stderr, "sm_{}, {} x {} calls: {}\n{}", architecture, a.batchCuts, a.headCuts, why,
+                         print(*g.fused));
+              exit(1);
+            }
+      }
     exit(0);
   };
   auto ended = [](int status) {
