@@ -10,13 +10,15 @@
 //   few columns  as two phases, but each lane of a vector takes a block of rows: the latency of one chain of additions
 //                is slow, 16 chains side by side are not.
 // The first two add `unroll` rows each time they load the partial sums, which stand in a stack buffer of `nc` columns.
-// CUDA has two phases too: first a thread for each column of each block, then one for each column.
+// CUDA has two phases too: first a thread for `vec` columns of each block, which loads `unroll` rows ahead, then one
+// for each column.
 #include "codegen/recipes/fold_sums.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
 #include "support/diagnostics.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace gptc {
 
@@ -75,7 +77,9 @@ public:
       roots.push_back(o.value);
     sums = FoldSums(roots, rows);
     blocks = ceilDiv(rows, sums.fold);
-    if (s.threads > 0)
+    if (s.threads > 0 && (s.mc == 0 || blocks == 1))
+      threadPhase();
+    else if (s.threads > 0)
       threadPhases();
     else if (columns < fewColumns)
       fewColumnsPhases();
@@ -402,39 +406,134 @@ private:
 
   // ---- CUDA ---------------------------------------------------------------------------------------------------------
 
-  void threadPhases() {
-    makeWorkspaces();
-    const int64_t whole = rows / sums.fold, rest = rows % sums.fold;
-    Var t = makeVar("t"), q = makeVar("q");
-    Seq task, walk;
-    placer.push(task, {t});
-    Expr b = placer.let("b", kir::ref(t) / imm(columns)), col = placer.let("col", kir::ref(t) % imm(columns));
-    Expr first = placer.let("first", b * imm(sums.fold));
-    std::vector<Buffer> acc;
-    for (unsigned k = 0; k < sums.size(); ++k) {
-      acc.push_back(perSum("acc", k, Storage::reg, 1));
-      task.alloc(acc[k]);
-      task.add(store(acc[k], imm(0), fimm(0, sums[k].node->dtype)));
-    }
-    placer.push(walk, {q});
-    Expr row = placer.let("row", first + kir::ref(q));
+  /// Adds row `row` of `width` columns from `col` on to the sums.
+  void addRow(Seq &walk, llvm::ArrayRef<Buffer> acc, const Expr &row, const Expr &col, int width) {
+    Var v = makeVar("v");
+    Seq element;
+    placer.push(element, {v});
+    const Expr here = col + kir::ref(v);
     std::vector<Expr> roots;
     for (const FoldSum &sum : sums)
-      roots.push_back(at(sum.element, row, col));
+      roots.push_back(at(sum.element, row, here));
     for (const Output &o : full)
-      roots.push_back(at(o.value, row, col));
+      roots.push_back(at(o.value, row, here));
     roots = placer.place(roots, roots.size() > 1);
     for (unsigned k = 0; k < sums.size(); ++k)
-      walk.add(store(acc[k], imm(0), load(acc[k], imm(0)) + roots[k]));
+      element.add(store(acc[k], kir::ref(v), load(acc[k], kir::ref(v)) + roots[k]));
     for (unsigned i = 0; i < full.size(); ++i)
-      walk.add(storeAt(full[i], point, roots[sums.size() + i], row, col));
+      element.add(storeAt(full[i], point, roots[sums.size() + i], row, here));
     placer.pop();
-    Expr n = rest == 0 ? imm(sums.fold) : select(lt(b, imm(whole)), imm(sums.fold), imm(rest));
-    task.add(loop(LoopKind::serial, q, n, walk.take()));
+    walk.add(loop(LoopKind::vector, v, imm(width), element.take(), width));
+  }
+
+  /// The columns of a thread, and the rows that it loads ahead.
+  int threadWidth() const {
+    const int most = std::max(1, s.vec);
+    return powerOfTwo(std::gcd(columns, int64_t(most)), most);
+  }
+  int64_t rowsAhead(int64_t of) const { return std::gcd(of, int64_t(std::max(1, s.unroll))); }
+
+  Stmt perLane(int width, const std::function<void(Seq &, const Expr &)> &fill) {
+    Var v = makeVar("v");
+    Seq element;
+    placer.push(element, {v});
+    fill(element, kir::ref(v));
+    placer.pop();
+    return loop(LoopKind::vector, v, imm(width), element.take(), width);
+  }
+  std::vector<Buffer> registers(Seq &seq, const char *name, int width) {
+    std::vector<Buffer> all;
     for (unsigned k = 0; k < sums.size(); ++k)
-      task.add(store(workspaces[k], kir::ref(t), load(acc[k], imm(0))));
+      seq.alloc(all.emplace_back(perSum(name, k, Storage::reg, width)));
+    return all;
+  }
+
+  /// Sets `acc` to the sums of `n` rows from `first` on, `ahead` at a time.
+  void sumRows(Seq &seq, llvm::ArrayRef<Buffer> acc, const Expr &first, const Expr &n, int64_t ahead, const Expr &col,
+               int width) {
+    seq.add(perLane(width, [&](Seq &element, const Expr &v) {
+      for (unsigned k = 0; k < sums.size(); ++k)
+        element.add(store(acc[k], v, fimm(0, sums[k].node->dtype)));
+    }));
+    Var q = makeVar("q"), u = makeVar("u");
+    Seq walk, some;
+    placer.push(walk, {q});
+    if (ahead > 1) {
+      placer.push(some, {u});
+      addRow(some, acc, placer.let("row", first + kir::ref(q) * imm(ahead) + kir::ref(u)), col, width);
+      placer.pop();
+      walk.add(loop(LoopKind::unroll, u, imm(ahead), some.take()));
+    } else {
+      addRow(walk, acc, placer.let("row", first + kir::ref(q)), col, width);
+    }
     placer.pop();
-    body.push_back(threadsLoop(t, blocks * columns, s.threads, task.take()));
+    seq.add(loop(LoopKind::serial, q, n, walk.take()));
+  }
+
+  /// A thread walks all rows.
+  void threadPhase() {
+    const int width = threadWidth();
+    const int64_t whole = rows / sums.fold, rest = rows % sums.fold, ahead = rowsAhead(sums.fold);
+    const int64_t blocksAhead = std::gcd(whole, std::max(int64_t(1), s.unroll / ahead));
+    Var t = makeVar("t"), b = makeVar("b"), u = makeVar("u");
+    Seq task, walk, some, last;
+    placer.push(task, {t});
+    const Expr col = placer.let("col", kir::ref(t) * imm(width));
+    const std::vector<Buffer> totals = registers(task, "total", width), acc = registers(task, "acc", width);
+    task.add(perLane(width, [&](Seq &element, const Expr &v) {
+      for (unsigned k = 0; k < sums.size(); ++k)
+        element.add(store(totals[k], v, placer.place(at(sums[k].init, nullptr, col + v))));
+    }));
+    auto addBlock = [&](Seq &seq, const Expr &first, int64_t n, int64_t ahead) {
+      sumRows(seq, acc, first, imm(n / ahead), ahead, col, width);
+      seq.add(perLane(width, [&](Seq &element, const Expr &v) {
+        for (unsigned k = 0; k < sums.size(); ++k)
+          element.add(store(totals[k], v, load(totals[k], v) + load(acc[k], v)));
+      }));
+    };
+    placer.push(walk, {b});
+    placer.push(some, {u});
+    addBlock(some, placer.let("first", (kir::ref(b) * imm(blocksAhead) + kir::ref(u)) * imm(sums.fold)), sums.fold,
+             ahead);
+    placer.pop();
+    walk.add(loop(LoopKind::unroll, u, imm(blocksAhead), some.take()));
+    placer.pop();
+    task.add(loop(LoopKind::serial, b, imm(whole / blocksAhead), walk.take()));
+    if (rest) {
+      placer.push(last, {});
+      addBlock(last, imm(whole * sums.fold), rest, rowsAhead(rest));
+      placer.pop();
+      task.add(kir::block(last.take()));
+    }
+    task.add(perLane(width, [&](Seq &element, const Expr &v) {
+      std::vector<Expr> values;
+      for (unsigned k = 0; k < sums.size(); ++k)
+        values.push_back(load(totals[k], v));
+      finishResults(element, values, col + v);
+    }));
+    placer.pop();
+    body.push_back(threadsLoop(t, columns / width, s.threads, task.take()));
+  }
+
+  void threadPhases() {
+    makeWorkspaces();
+    const int width = threadWidth();
+    const int64_t whole = rows / sums.fold, rest = rows % sums.fold, ahead = rowsAhead(std::gcd(sums.fold, rest));
+    Var t = makeVar("t");
+    Seq task;
+    placer.push(task, {t});
+    Expr b = placer.let("b", kir::ref(t) / imm(columns / width)),
+         col = placer.let("col", kir::ref(t) % imm(columns / width) * imm(width));
+    Expr first = placer.let("first", b * imm(sums.fold));
+    const std::vector<Buffer> acc = registers(task, "acc", width);
+    Expr n = rest == 0 ? imm(sums.fold / ahead) : select(lt(b, imm(whole)), imm(sums.fold / ahead), imm(rest / ahead));
+    sumRows(task, acc, first, n, ahead, col, width);
+    task.add(perLane(width, [&](Seq &element, const Expr &v) {
+      for (unsigned k = 0; k < sums.size(); ++k)
+        element.add(store(workspaces[k], b * imm(columns) + col + v, load(acc[k], v)));
+    }));
+    placer.pop();
+    body.push_back(threadsLoop(t, blocks * columns / width, s.threads, task.take()));
 
     Var column = makeVar("col");
     placer.push(task, {column});
@@ -489,7 +588,14 @@ Schedule defaults(const Op &fused, const Target &target) {
       fold = op.attrs.getInt("fold");
   if (target.isCuda()) {
     s.threads = 64;  // small blocks, since there are few threads
-    s.vec = target.lanes(DType::f32);
+    s.unroll = 8;
+    // As wide accesses as leave enough threads for a GPU, without a second phase if that is so for columns alone.
+    constexpr int64_t many = 1 << 14;
+    const int64_t blocks = fold > 0 ? ceilDiv(rows, fold) : 1;
+    s.mc = columns < many;
+    for (s.vec = target.lanes(DType::f32); s.vec > 1; s.vec /= 2)
+      if (columns % s.vec == 0 && (s.mc ? blocks * columns : columns) / s.vec >= many)
+        break;
     return s;
   }
   const double bytes = trafficPerElement(fused, domain);
@@ -512,7 +618,11 @@ Schedule defaults(const Op &fused, const Target &target) {
 
 std::vector<Schedule> space(const Op &, const Schedule &base, const Target &target) {
   if (target.isCuda())
-    return {};  // a thread for each lane or column
+    return ScheduleGrid(base)
+        .over(&Schedule::threads, {64, 128, 256})
+        .over(&Schedule::vec, {1, 2, 4, 8})
+        .over(&Schedule::unroll, {1, 4, 8, 16})
+        .take();
   const int lanes = target.lanes(DType::f32);
   return ScheduleGrid(base)
       .over(&Schedule::vec, {lanes, 2 * lanes})

@@ -193,6 +193,31 @@ TEST(CudaText, SumsOverTokensAndTensors) {
   check(cases);
 }
 
+// In one phase and in two, by threads of one column and of several, with rows loaded ahead: always the same bits.
+TEST(CudaText, FoldsByWidthAndPhase) {
+  std::vector<Case> cases;
+  auto add = [&](const char *args, const char *body) {
+    for (int64_t phases : {0, 1})
+      for (const auto &[width, ahead] : {std::pair(1, 1), {4, 8}, {8, 3}}) {
+        Group g = group("fold", args, body);
+        std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()), 7);
+        Schedule s = defaultSchedule(*g.fused, cudaTarget("cuda:sm_90a"));
+        s.mc = phases, s.vec = width, s.unroll = ahead;
+        cases.push_back(makeCase(std::move(g), std::move(operands), s));
+      }
+  };
+  // Blocks of one row, a last block that is not full, sums that go on with full results beside them, columns that no
+  // width but 2 divides, padded ones.
+  add("%x: f32[10,3,24]", "%s = reduce_sum %x {fold=1, lead=1} : f32[3,24]\nyield %s");
+  add("%x: f32[37,8]; %y: f32[37,8]; %i: f32[8]",
+      "%h = mul %x, %y : f32[37,8]\n%s = reduce_sum %h, %i {fold=8, lead=1} : f32[8]\n"
+      "%t = reduce_sum %x {fold=8, lead=1} : f32[8]\nyield %h, %s, %t");
+  add("%x: bf16[48,70]", "%s = reduce_sum %x {fold=24, lead=1} : f32[70]\nyield %s");
+  add("%x: f32[4,16,60->64]", "%s = reduce_sum %x {fold=16, lead=2} : f32[60->64]\nyield %s");
+  add("%x: f32[30,5]", "%s = reduce_sum %x {fold=10, lead=1} : f32[5]\nyield %s");
+  check(cases);
+}
+
 TEST(CudaText, ListsOfTokens) {
   std::vector<Case> cases;
   auto add = [&](int64_t tokens, int64_t columns, int64_t rows, int64_t chunk, bool goesOn) {
