@@ -149,6 +149,27 @@ TEST_F(GpuStepTest, PartsOfAStepAreAboveTheirFloors) {
   EXPECT_NEAR(1e3 * floor[StepClass::cross_entropy], 1e3 * 2 * 16384.0 * 50304 * 2 / 4.3e12, 0.01);
 }
 
+TEST_F(GpuStepTest, ATokenReadsEveryWeightOnce) {
+  Target target = cudaTarget("cuda:sm_90a");
+  target.features = "cublaslt,cudnn";
+  const auto m = gpt2(target, 16);
+  const GpuStep token = gpuTokenOf(*m, target, rates, sharedFolder("cuda-cache"));
+  double calls = 0, bytes = 0;
+  for (const GpuGroup &g : token.groups) {
+    EXPECT_GE(g.seconds, g.floor) << g.place;
+    EXPECT_NE(g.kind, StepClass::optimizer) << g.place;
+    if (g.isLibrary)
+      calls += g.calls, bytes += g.calls * g.bytes;
+  }
+  EXPECT_EQ(calls, 2 * 4 + 1);
+  const double weights = 2 * 12 * 768.0 * 768 + 50304 * 768.0;
+  EXPECT_GT(bytes, 2 * weights);
+  EXPECT_LT(bytes, 1.01 * 2 * weights) << "what else a product of one row touches is small";
+  EXPECT_NE(tableOf(token, token, rates).find("part of a token"), std::string::npos);
+  EXPECT_EQ(jsonOf(token, token, rates)["token"]["token_ms"], 1e3 * token.seconds());
+  EXPECT_FALSE(jsonOf(token, {}, rates).contains("token"));
+}
+
 TEST_F(GpuStepTest, ManyGroupsOfALaunchMoveTheirBytes) {
   Target target = cudaTarget("cuda:sm_90a");
   target.features = "cublaslt,cudnn";

@@ -75,10 +75,11 @@ void runOnGpu(const std::string &dir, const std::string &name, bool asJson) {
   const Plan plan = loadPlan(dir);
   const GpuRates rates = gpuRatesOf(gpuForPlan(plan.target, name));
   const GpuStep step = gpuStepOf(*plan.planned, plan.target, rates, defaultCacheDir());
+  const GpuStep token = gpuTokenOf(*plan.planned, plan.target, rates, defaultCacheDir());
   if (asJson)
-    fmt::print("{}\n", jsonOf(step, rates).dump(2));
+    fmt::print("{}\n", jsonOf(step, token, rates).dump(2));
   else
-    fmt::print("plan        {}  {}\n{}", dir, plan.hash.substr(0, 12), tableOf(step, rates));
+    fmt::print("plan        {}  {}\n{}", dir, plan.hash.substr(0, 12), tableOf(step, token, rates));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/ADT/StringExtras.h"
 
 #include <algorithm>
@@ -251,11 +252,13 @@ struct Listed {
   std::vector<Kernel> kernels;  // each once
 };
 
-Listed listGroups(const Module &m, const Target &target, const GpuRates &rates) {
+/// `callsOf`: how often a function runs in what is forecast.
+Listed listGroups(const Module &m, const Target &target, const GpuRates &rates,
+                  llvm::function_ref<double(llvm::StringRef)> callsOf) {
   Listed all;
   std::map<std::string, size_t> known, knownKernels;  // by groupKey, or by function and launch
   for (const auto &f : m.functions) {
-    const double calls = callsPerStep(m, f->name);
+    const double calls = callsOf(f->name);
     for (const Op &op : f->body) {
       if (calls == 0 || !op.is(OpKind::fused) || runsOnHost(op) || classOf(op) == KernelClass::communication)
         continue;
@@ -326,10 +329,9 @@ GpuLaunch together(llvm::ArrayRef<std::pair<GpuLaunch, double>> parts, const Gpu
   return all;
 }
 
-}  // namespace
-
-GpuStep gpuStepOf(const Module &planned, const Target &target, const GpuRates &rates, const std::string &cacheDir) {
-  Listed all = listGroups(planned, target, rates);
+GpuStep forecast(const Module &planned, const Target &target, const GpuRates &rates, const std::string &cacheDir,
+                 llvm::function_ref<double(llvm::StringRef)> callsOf) {
+  Listed all = listGroups(planned, target, rates, callsOf);
   std::vector<const kir::Kernel *> kernels;
   for (const Listed::Kernel &k : all.kernels)
     kernels.push_back(&k.lowered->kernel);
@@ -371,6 +373,16 @@ GpuStep gpuStepOf(const Module &planned, const Target &target, const GpuRates &r
     g.seconds = std::max(g.seconds, g.floor);
   }
   return {std::move(all.groups)};
+}
+
+}  // namespace
+
+GpuStep gpuStepOf(const Module &planned, const Target &target, const GpuRates &rates, const std::string &cacheDir) {
+  return forecast(planned, target, rates, cacheDir, [&](llvm::StringRef f) { return callsPerStep(planned, f); });
+}
+
+GpuStep gpuTokenOf(const Module &planned, const Target &target, const GpuRates &rates, const std::string &cacheDir) {
+  return forecast(planned, target, rates, cacheDir, [](llvm::StringRef f) { return f == "decode" ? 1.0 : 0.0; });
 }
 
 }  // namespace gptc

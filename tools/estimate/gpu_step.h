@@ -95,6 +95,9 @@ struct GpuStep {
 /// without NVRTC or nvdisasm. `cacheDir`: of compiled kernels.
 GpuStep gpuStepOf(const Module &planned, const Target &target, const GpuRates &rates, const std::string &cacheDir);
 
+/// The same for a token of @decode; no groups if the plan has none.
+GpuStep gpuTokenOf(const Module &planned, const Target &target, const GpuRates &rates, const std::string &cacheDir);
+
 /// What a kernel's launch needs to be known.
 struct GpuKernelShape {
   int64_t blocks = 0;

@@ -76,17 +76,14 @@ double bytesPerAccess(const WarpRun &w) {
   return times > 0 ? bytes / times : 0;
 }
 
-}  // namespace
-
-std::string tableOf(const GpuStep &step, const GpuRates &r) {
-  std::string text =
-      fmt::format("GPU         {}: {} SMs at {:.2f} GHz, copies at {:.2f} TB/s; assumed, none of it measured\n\n",
-                  r.name, r.sms, 1e-9 * r.clock, 1e-12 * r.copy);
-  text +=
-      fmt::format("{:<16} {:>8} {:>9} {:>10} {:>12}\n", "part of a step", "launches", "GB", "floor ms", "expected ms");
+/// The parts of what `what` names, and its dearest kernels.
+std::string tablesOf(const GpuStep &step, llvm::StringRef what) {
+  std::string text = fmt::format("{:<16} {:>8} {:>9} {:>10} {:>12}\n", fmt::format("part of a {}", what.str()),
+                                 "launches", "GB", "floor ms", "expected ms");
+  const int digits = step.seconds() < 0.01 ? 3 : 2;
   auto row = [&](const std::string &name, const Sum &s) {
-    text += fmt::format("{:<16} {:>8.0f} {:>9.2f} {:>10.2f} {:>12.2f}\n", name, s.launches, 1e-9 * s.bytes,
-                        1e3 * s.floor, 1e3 * s.seconds);
+    text += fmt::format("{:<16} {:>8.0f} {:>9.{}f} {:>10.{}f} {:>12.{}f}\n", name, s.launches, 1e-9 * s.bytes, digits,
+                        1e3 * s.floor, digits, 1e3 * s.seconds, digits);
   };
   for (StepClass c : stepClasses)
     if (const Sum s = sumOf(step, c); s.launches > 0)
@@ -104,8 +101,8 @@ std::string tableOf(const GpuStep &step, const GpuRates &r) {
   return text;
 }
 
-json jsonOf(const GpuStep &step, const GpuRates &r) {
-  json parts = json::array(), kernels = json::array();
+json partsOf(const GpuStep &step) {
+  json parts = json::array();
   for (StepClass c : stepClasses)
     if (const Sum s = sumOf(step, c); s.launches > 0)
       parts.push_back({{"class", nameOf(c)},
@@ -113,6 +110,11 @@ json jsonOf(const GpuStep &step, const GpuRates &r) {
                        {"bytes", s.bytes},
                        {"floor_ms", 1e3 * s.floor},
                        {"expected_ms", 1e3 * s.seconds}});
+  return parts;
+}
+
+json kernelsOf(const GpuStep &step) {
+  json kernels = json::array();
   for (const auto &[g, l] : dearest(step)) {
     const WarpPipes &p = l->warp.pipes;
     kernels.push_back({{"place", g->place},
@@ -142,8 +144,27 @@ json jsonOf(const GpuStep &step, const GpuRates &r) {
                        {"latency_ms", 1e3 * l->latencySeconds},
                        {"pipes_ms", 1e3 * l->pipeSeconds}});
   }
-  return {{"gpu", r.name},     {"copy_bytes_per_s", r.copy},      {"clock_hz", r.clock}, {"sms", r.sms},
-          {"measured", false}, {"step_ms", 1e3 * step.seconds()}, {"parts", parts},      {"kernels", kernels}};
+  return kernels;
+}
+
+}  // namespace
+
+std::string tableOf(const GpuStep &step, const GpuStep &token, const GpuRates &r) {
+  std::string text =
+      fmt::format("GPU         {}: {} SMs at {:.2f} GHz, copies at {:.2f} TB/s; assumed, none of it measured\n\n{}",
+                  r.name, r.sms, 1e-9 * r.clock, 1e-12 * r.copy, tablesOf(step, "step"));
+  if (!token.groups.empty())
+    text += "\n" + tablesOf(token, "token");
+  return text;
+}
+
+json jsonOf(const GpuStep &step, const GpuStep &token, const GpuRates &r) {
+  json all = {{"gpu", r.name},          {"copy_bytes_per_s", r.copy}, {"clock_hz", r.clock},
+              {"sms", r.sms},           {"measured", false},          {"step_ms", 1e3 * step.seconds()},
+              {"parts", partsOf(step)}, {"kernels", kernelsOf(step)}};
+  if (!token.groups.empty())
+    all["token"] = {{"token_ms", 1e3 * token.seconds()}, {"parts", partsOf(token)}, {"kernels", kernelsOf(token)}};
+  return all;
 }
 
 }  // namespace gptc

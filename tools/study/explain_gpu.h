@@ -12,8 +12,8 @@ namespace gptc {
 /// plan for CPUs or for another architecture.
 const GpuSheet &gpuForPlan(const Target &target, const std::string &name);
 
-/// A table of the step's parts, and one of the dearest generated kernels.
-std::string tableOf(const GpuStep &step, const GpuRates &rates);
-nlohmann::ordered_json jsonOf(const GpuStep &step, const GpuRates &rates);
+/// Tables of the parts of a step and of a token that is sampled, if there is any, with the dearest generated kernels.
+std::string tableOf(const GpuStep &step, const GpuStep &token, const GpuRates &rates);
+nlohmann::ordered_json jsonOf(const GpuStep &step, const GpuStep &token, const GpuRates &rates);
 
 }  // namespace gptc
