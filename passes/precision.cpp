@@ -28,7 +28,8 @@
 //      parameter writes the copy too. The runtime fills it from the parameter after initialising and loading.
 //   5. The result types of low ops are inferred anew. Results of matmul stay f32 (attribute `out`), so that ops fused
 //      with it start from the unrounded sum.
-//   6. An all_gather (shard-tensor) whose users read low precision gathers in low precision. Sums over ranks stay f32.
+//   6. Caches of keys and values hold low values, as attention reads no others.
+//   7. An all_gather (shard-tensor) whose users read low precision gathers in low precision. Sums over ranks stay f32.
 //
 // If plans may call cuBLASLt (Target::features), it is to compute matmuls (codegen/cublaslt_matmul.h), at twice the
 // rate of a generated kernel on the GPUs that matter. It stores one result and adds a bias of the type of the result.
@@ -205,7 +206,7 @@ private:
       if (readsLow(*u.user, u.operand)) {
         lowUses.push_back(u);
       } else if (storedLow) {
-        if (!u.user->is(OpKind::cast))
+        if (!u.user->isOneOf(OpKind::cast, OpKind::write))  // it is written to a cache
           others.push_back(u);
       } else if (!u.user->def().lower) {
         wideInMemory = true;
@@ -319,7 +320,7 @@ private:
     }
   }
 
-  /// Step 6. Rounding before the all_gather gives the same bits for half the bytes.
+  /// Step 7. Rounding before the all_gather gives the same bits for half the bytes.
   void gatherNarrow(Op &op) {
     llvm::SmallVector<Op *, 4> casts(op.result()->users());
     const bool all = op.result()->type.dtype == DType::f32 && !casts.empty() && llvm::all_of(casts, [&](Op *user) {
@@ -347,6 +348,19 @@ private:
       retypeViews(*user, to);
   }
 };
+
+// ---- step 6: caches -------------------------------------------------------------------------------------------------
+
+/// Makes caches, and what functions read of them, low.
+void lowerCaches(Module &m, DType low) {
+  for (auto &s : m.states)
+    if (kindOf(*s) == StateKind::cache && s->type.dtype == DType::f32)
+      s->type.dtype = low;
+  for (auto &f : m.functions)
+    for (Op &op : f->body)
+      if (const State *s = op.is(OpKind::read) ? m.state(op.state) : nullptr; s && kindOf(*s) == StateKind::cache)
+        op.result()->type.dtype = s->type.dtype;
+}
 
 // ---- step 4: copies of parameters -----------------------------------------------------------------------------------
 
@@ -406,9 +420,9 @@ void writeCopies(Module &m, Function &f, DType low, Summary &summary) {
 int64_t allowTF32(Function &f) {
   int64_t n = 0;
   for (Op &op : f.body)
-    if (op.def().autocast == AutocastClass::low && llvm::all_of(op.def().autocast.lowOperands, [&](unsigned i) {
-          return i >= op.numOperands() || op.operand(i)->type.dtype == DType::f32;
-        })) {
+    if (op.def().hasAttr("tf32") && op.def().autocast == AutocastClass::low &&
+        llvm::all_of(op.def().autocast.lowOperands,
+                     [&](unsigned i) { return i >= op.numOperands() || op.operand(i)->type.dtype == DType::f32; })) {
       op.attrs.set("tf32", true);
       ++n;
     }
@@ -437,6 +451,7 @@ bool precision(Module &m, const PassOptions &options) {
   const Residual residual = fact<&PrecisionFacts::residual>(m);
   const bool library = options.target && options.target->callsLibrary();
   Summary step;
+  lowerCaches(m, low);
   for (auto &f : m.functions) {
     Summary s = Lowering(*f, low, residual, library).run();
     readCopies(m, *f, low, s);

@@ -434,7 +434,7 @@ OpDef define_attention_cached() {
                 {AttrSpec::Int, "window", false, int64_t(0)}},
       .results = {"o", "k", "v"},
       .fusion = FusionKind::attention,
-      .autocast = AutocastClass::high,
+      .autocast = {AutocastClass::low, {0, 1, 2}},
       .tokens = Tokens::sequences,
       .tokenSum = noTokenSum,
       .indices = {3, [](const Op &op) { return op.operand(1)->type.dim(1); }},
