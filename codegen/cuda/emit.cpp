@@ -781,9 +781,8 @@ CudaParts emitCudaParts(llvm::ArrayRef<const Kernel *> kernels, const std::strin
   CudaParts r;
   CudaProgram program;
   r.phases.resize(kernels.size());
-  size_t most = 0;
-  for (const Kernel *k : kernels)
-    most = std::max(most, k->body.size());
+  const auto shorter = [](const Kernel *a, const Kernel *b) { return a->body.size() < b->body.size(); };
+  const size_t most = (*llvm::max_element(kernels, shorter))->body.size();
   for (size_t phase = 0; phase < most; ++phase) {
     int threads = 0;
     for (const Kernel *k : kernels)

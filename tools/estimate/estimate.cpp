@@ -295,7 +295,7 @@ void StepEstimate::memoryOfPasses() {
       e.gradients = 0;
     e.inFlight = 0;
     const double cached =
-        m.causal ? 8.0 * layers / stages * double(m.blockSize) * m.headSize() * m.nKvHead / tensor : 0;
+        m.causal ? 2 * width * layers / stages * double(m.blockSize) * m.headSize() * m.nKvHead / tensor : 0;
     e.activations = regionOnGpu(config, s, w, parameters) + cached;
   }
   e.reserved = software.context + software.fragmentation * e.activations;

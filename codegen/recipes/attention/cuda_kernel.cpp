@@ -32,6 +32,7 @@ constexpr int64_t sharedBudget = 48 << 10;  // bytes of shared memory of a block
 constexpr int64_t fallbackSharedBudget = 227
                                          << 10;  // the same, of the loop trees for which a GPU has no attention kernel
 constexpr int blockThreads = 256;                // of loop trees
+constexpr int64_t rowsAhead = 8;                 // that a thread loads for a weighted sum before it waits
 
 Stmt gridLoop(const char *name, int64_t count, const std::function<Body(const Expr &)> &body) {
   Var v = makeVar(name);
@@ -103,6 +104,21 @@ protected:
       return Body{bindTo(name, k * step + first, [&](const Expr &n) { return Body{ifThen(lt(n, count), f(n))}; })};
     });
   }
+  /// The same, `ahead` numbers in each turn but the last ones, so that their loads do not wait for each other.
+  static Body everyAhead(const char *name, const Expr &first, int64_t step, int64_t ahead, const Expr &count,
+                         const std::function<Body(const Expr &)> &f) {
+    const Expr turns = count / imm(step * ahead);
+    Stmt whole = serial("k", turns, [&](const Expr &k) {
+      Var u = makeVar("u");
+      return Body{loop(LoopKind::unroll, u, imm(ahead),
+                       {bindTo(name, (k * ahead + ref(u)) * step + first, [&](const Expr &n) { return f(n); })})};
+    });
+    Stmt rest = serial("k", imm(ahead), [&](const Expr &k) {
+      return Body{bindTo(name, (turns * ahead + k) * step + first,
+                         [&](const Expr &n) { return Body{ifThen(lt(n, count), f(n))}; })};
+    });
+    return {whole, rest};
+  }
   /// f(the first key that query i sees), bound to a name if there is a window.
   Body fromFirstKey(const Expr &i, const std::function<Body(const Expr &)> &f) const {
     return shape.window ? Body{bindTo("first", shape.firstKey(i), f)} : f(imm(0));
@@ -152,14 +168,15 @@ protected:
       };
       Stmt start = eachLane(
           [&](const Expr &x) { return kir::store(acc, lane(), goesOn ? load(partial, to + x) : fimm(0, dtype())); });
-      Stmt add = every("j", first, groups, count, [&](const Expr &j) {
+      Body all = everyAhead("j", first, groups, rowsAhead, count, [&](const Expr &j) {
         return Body{bindTo("w", load(weights, at + j), [&](const Expr &w) {
           return Body{eachLane(
               [&](const Expr &x) { return kir::store(acc, lane(), kir::fma(w, row(j, x0 + x), load(acc, lane()))); })};
         })};
       });
-      Stmt keep = eachLane([&](const Expr &x) { return kir::store(partial, to + x, load(acc, lane())); });
-      return Body{alloc(acc, {start, add, keep})};
+      all.insert(all.begin(), start);
+      all.push_back(eachLane([&](const Expr &x) { return kir::store(partial, to + x, load(acc, lane())); }));
+      return Body{alloc(acc, std::move(all))};
     });
   }
   /// Adds the groups' sums in order and emits f(x, sum) for each element.
