@@ -406,26 +406,6 @@ private:
 
   // ---- CUDA ---------------------------------------------------------------------------------------------------------
 
-  /// Adds row `row` of `width` columns from `col` on to the sums.
-  void addRow(Seq &walk, llvm::ArrayRef<Buffer> acc, const Expr &row, const Expr &col, int width) {
-    Var v = makeVar("v");
-    Seq element;
-    placer.push(element, {v});
-    const Expr here = col + kir::ref(v);
-    std::vector<Expr> roots;
-    for (const FoldSum &sum : sums)
-      roots.push_back(at(sum.element, row, here));
-    for (const Output &o : full)
-      roots.push_back(at(o.value, row, here));
-    roots = placer.place(roots, roots.size() > 1);
-    for (unsigned k = 0; k < sums.size(); ++k)
-      element.add(store(acc[k], kir::ref(v), load(acc[k], kir::ref(v)) + roots[k]));
-    for (unsigned i = 0; i < full.size(); ++i)
-      element.add(storeAt(full[i], point, roots[sums.size() + i], row, here));
-    placer.pop();
-    walk.add(loop(LoopKind::vector, v, imm(width), element.take(), width));
-  }
-
   /// The columns of a thread, and the rows that it loads ahead.
   int threadWidth() const {
     const int most = std::max(1, s.vec);
@@ -433,19 +413,37 @@ private:
   }
   int64_t rowsAhead(int64_t of) const { return std::gcd(of, int64_t(std::max(1, s.unroll))); }
 
+  /// fill(element, v) for each of `width` columns.
   Stmt perLane(int width, const std::function<void(Seq &, const Expr &)> &fill) {
     Var v = makeVar("v");
     Seq element;
     placer.push(element, {v});
-    fill(element, kir::ref(v));
+    fill(element, width == 1 ? imm(0) : kir::ref(v));
     placer.pop();
-    return loop(LoopKind::vector, v, imm(width), element.take(), width);
+    return width == 1 ? kir::block(element.take()) : loop(LoopKind::vector, v, imm(width), element.take(), width);
   }
   std::vector<Buffer> registers(Seq &seq, const char *name, int width) {
     std::vector<Buffer> all;
     for (unsigned k = 0; k < sums.size(); ++k)
       seq.alloc(all.emplace_back(perSum(name, k, Storage::reg, width)));
     return all;
+  }
+
+  /// Adds row `row` of `width` columns from `col` on to the sums.
+  void addRow(Seq &walk, llvm::ArrayRef<Buffer> acc, const Expr &row, const Expr &col, int width) {
+    walk.add(perLane(width, [&](Seq &element, const Expr &v) {
+      const Expr here = col + v;
+      std::vector<Expr> roots;
+      for (const FoldSum &sum : sums)
+        roots.push_back(at(sum.element, row, here));
+      for (const Output &o : full)
+        roots.push_back(at(o.value, row, here));
+      roots = placer.place(roots, roots.size() > 1);
+      for (unsigned k = 0; k < sums.size(); ++k)
+        element.add(store(acc[k], v, load(acc[k], v) + roots[k]));
+      for (unsigned i = 0; i < full.size(); ++i)
+        element.add(storeAt(full[i], point, roots[sums.size() + i], row, here));
+    }));
   }
 
   /// Sets `acc` to the sums of `n` rows from `first` on, `ahead` at a time.

@@ -215,6 +215,7 @@ TEST(CudaText, FoldsByWidthAndPhase) {
   add("%x: bf16[48,70]", "%s = reduce_sum %x {fold=24, lead=1} : f32[70]\nyield %s");
   add("%x: f32[4,16,60->64]", "%s = reduce_sum %x {fold=16, lead=2} : f32[60->64]\nyield %s");
   add("%x: f32[30,5]", "%s = reduce_sum %x {fold=10, lead=1} : f32[5]\nyield %s");
+  add("%x: f32[2,16]; %i: f32[]", "%s = reduce_sum %x, %i {fold=32, lead=2} : f32[]\nyield %s");
   check(cases);
 }
 
