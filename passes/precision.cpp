@@ -28,7 +28,7 @@
 //      parameter writes the copy too. The runtime fills it from the parameter after initialising and loading.
 //   5. The result types of low ops are inferred anew. Results of matmul stay f32 (attribute `out`), so that ops fused
 //      with it start from the unrounded sum.
-//   6. Caches of keys and values hold low values, as attention reads no others.
+//   6. Caches of keys and values hold low values if only attention reads and writes them, as it reads no others.
 //   7. An all_gather (shard-tensor) whose users read low precision gathers in low precision. Sums over ranks stay f32.
 //
 // If plans may call cuBLASLt (Target::features), it is to compute matmuls (codegen/cublaslt_matmul.h), at twice the
@@ -51,6 +51,7 @@
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringSet.h"
 
 namespace gptc {
 
@@ -83,8 +84,10 @@ bool readsLow(const Op &op, unsigned operand) {
 
 class Lowering {
 public:
-  Lowering(Function &f, DType low, Residual residual, bool library)
-      : f(f), low(low), keepsStream(residual == Residual::fp32), library(library), groups(fusionGroups(f)) {
+  /// `caches`: names of states that are low.
+  Lowering(Function &f, DType low, Residual residual, bool library, const llvm::StringSet<> &caches)
+      : f(f), low(low), keepsStream(residual == Residual::fp32), library(library), caches(caches),
+        groups(fusionGroups(f)) {
     for (const Op &op : f.body)
       if (op.is(OpKind::matmul))
         matmulGroups.insert(groupOf(&op));
@@ -133,6 +136,7 @@ private:
   const DType low;
   const bool keepsStream;  // the residual stream stays f32
   const bool library;
+  const llvm::StringSet<> &caches;
   const llvm::DenseMap<const Op *, int> groups;
   llvm::DenseSet<int> matmulGroups;
   llvm::DenseSet<const Value *> activations;
@@ -206,7 +210,8 @@ private:
       if (readsLow(*u.user, u.operand)) {
         lowUses.push_back(u);
       } else if (storedLow) {
-        if (!u.user->isOneOf(OpKind::cast, OpKind::write))  // it is written to a cache
+        const bool isKept = u.user->is(OpKind::write) && caches.contains(u.user->state);
+        if (!u.user->is(OpKind::cast) && !isKept)
           others.push_back(u);
       } else if (!u.user->def().lower) {
         wideInMemory = true;
@@ -351,15 +356,55 @@ private:
 
 // ---- step 6: caches -------------------------------------------------------------------------------------------------
 
-/// Makes caches, and what functions read of them, low.
-void lowerCaches(Module &m, DType low) {
+/// Makes caches that only attention reads and writes, and what functions read of them, low. Returns their names.
+llvm::StringSet<> lowerCaches(Module &m, DType low) {
+  llvm::StringSet<> kept;  // states that stay
+  auto keep = [&](llvm::StringRef state) { return kept.insert(state).second; };
+  std::vector<const Op *> attentions;
+  for (const auto &s : m.states)
+    if (kindOf(*s) != StateKind::cache || s->type.dtype != DType::f32)
+      keep(s->name);
+  auto isAttention = [](const Op *op) { return op && op->is(OpKind::attention_cached); };
+  for (const auto &f : m.functions)
+    for (const Op &op : f->body) {
+      if (isAttention(&op))
+        attentions.push_back(&op);
+      if ((op.is(OpKind::read) && !llvm::all_of(op.result()->users(), isAttention)) ||
+          (op.is(OpKind::write) && !isAttention(op.operand(0)->def)))
+        keep(op.state);
+    }
+  // One that stays keeps those that an op takes or writes beside it, as they have one type.
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Op *op : attentions) {
+      bool stays = false;
+      std::vector<llvm::StringRef> states;
+      for (unsigned i : {1, 2}) {
+        const Op *read = op->operand(i)->def;
+        if (read && read->is(OpKind::read))
+          states.push_back(read->state);
+        else
+          stays = true;
+        for (const Op *user : op->result(i)->users())
+          if (user->is(OpKind::write))
+            states.push_back(user->state);
+      }
+      if (stays || llvm::any_of(states, [&](llvm::StringRef s) { return kept.contains(s); }))
+        for (llvm::StringRef s : states)
+          changed |= keep(s);
+    }
+  }
+  llvm::StringSet<> lowered;
   for (auto &s : m.states)
-    if (kindOf(*s) == StateKind::cache && s->type.dtype == DType::f32)
+    if (!kept.contains(s->name)) {
       s->type.dtype = low;
+      lowered.insert(s->name);
+    }
   for (auto &f : m.functions)
     for (Op &op : f->body)
-      if (const State *s = op.is(OpKind::read) ? m.state(op.state) : nullptr; s && kindOf(*s) == StateKind::cache)
-        op.result()->type.dtype = s->type.dtype;
+      if (op.is(OpKind::read) && lowered.contains(op.state))
+        op.result()->type.dtype = low;
+  return lowered;
 }
 
 // ---- step 4: copies of parameters -----------------------------------------------------------------------------------
@@ -451,9 +496,9 @@ bool precision(Module &m, const PassOptions &options) {
   const Residual residual = fact<&PrecisionFacts::residual>(m);
   const bool library = options.target && options.target->callsLibrary();
   Summary step;
-  lowerCaches(m, low);
+  const llvm::StringSet<> caches = lowerCaches(m, low);
   for (auto &f : m.functions) {
-    Summary s = Lowering(*f, low, residual, library).run();
+    Summary s = Lowering(*f, low, residual, library, caches).run();
     readCopies(m, *f, low, s);
     if (f->name == "train_step" || f->name == "accumulate")
       step = s;
