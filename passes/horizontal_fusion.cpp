@@ -16,6 +16,7 @@
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/decisions.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/StringSet.h"
