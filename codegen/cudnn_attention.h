@@ -21,6 +21,7 @@
 #include "ir/graph.h"
 
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace gptc {
@@ -53,7 +54,8 @@ struct CudnnAttention {
   static constexpr int64_t mostWorkspace = int64_t(2) << 30;
 };
 
-/// The call that computes the group, or nullopt if there is none (codegen/recipes/attention/cudnn.cpp).
-std::optional<CudnnAttention> matchCudnnAttention(const Op &fused);
+/// The call that computes the group, or nullopt if there is none (codegen/recipes/attention/cudnn.cpp). `whyNot`: "" or
+/// the reason for that.
+std::optional<CudnnAttention> matchCudnnAttention(const Op &fused, std::string *whyNot = nullptr);
 
 }  // namespace gptc

@@ -36,22 +36,45 @@ static bool cut(CudnnAttention &a) {
   return true;
 }
 
-std::optional<CudnnAttention> matchCudnnAttention(const Op &fused) {
+/// Why cuDNN does not take an attention op of this shape; "" if it does.
+static std::string refusalOf(const attention::Shape &shape, DType dtype) {
+  if (dtype != DType::bf16 && dtype != DType::f16)
+    return fmt::format("{}, where cuDNN takes 16 bits", nameOf(dtype));
+  if (shape.size % 8 != 0 || shape.size > 128)
+    return fmt::format("heads of {} elements, where cuDNN takes multiples of 8 up to 128", shape.size);
+  if (shape.tokens < 2)
+    return "sequences of one token";
+  if (shape.p != 0)
+    return "dropout of probabilities, which cuDNN draws by a generator of its own";
+  if (shape.softcap != 0)
+    return "soft-capped scores";
+  if (shape.window)
+    return "a sliding window";
+  if (shape.alibi && !shape.causal)
+    return "ALiBi without a causal mask";
+  if (shape.alibi && shape.ofHeads > shape.heads)
+    return "ALiBi on a part of the heads";
+  return "";
+}
+
+std::optional<CudnnAttention> matchCudnnAttention(const Op &fused, std::string *whyNot) {
   CudnnAttention a;
   const Op *op = attention::onlyOp(fused, OpKind::attention);
   if (!op) {
     op = attention::onlyOp(fused, OpKind::attention_grad);
     a.backward = true;
   }
-  if (!op)
+  std::string unused, &why = whyNot ? *whyNot : unused;
+  why = "";
+  if (!op) {
+    why = "other ops in the group";
     return std::nullopt;
+  }
   const unsigned first = a.backward ? 1 : 0;
   const attention::Shape shape = attention::shapeOf(*op, first);
   a.dtype = op->operand(first)->type.dtype;
-  if ((a.dtype != DType::bf16 && a.dtype != DType::f16) || shape.size % 8 != 0 || shape.size > 128 ||
-      shape.tokens < 2 || (shape.alibi && (!shape.causal || shape.ofHeads > shape.heads)) || shape.p != 0)
-    return std::nullopt;
-  if (shape.softcap != 0 || shape.window)  // the graph describes neither
+  why = refusalOf(shape, a.dtype);
+  if (!why.empty())
     return std::nullopt;
   a.causal = shape.causal;
   a.batch = shape.batch, a.tokens = shape.tokens, a.heads = shape.heads, a.kvHeads = shape.kvHeads, a.size = shape.size;
@@ -69,7 +92,12 @@ std::optional<CudnnAttention> matchCudnnAttention(const Op &fused) {
     a.o = results;
     a.lse = results + 1;
   }
-  return cut(a) ? std::optional(a) : std::nullopt;
+  if (cut(a))
+    return a;
+  why = fmt::format(
+      "a backward pass of a sequence and head of keys takes {:.1f} GiB of workspace, where {:.0f} are allowed",
+      double(a.workspace()) / (1 << 30), double(CudnnAttention::mostWorkspace) / (1 << 30));
+  return std::nullopt;
 }
 
 }  // namespace gptc
