@@ -8,6 +8,7 @@
 #include "llvm/ADT/STLFunctionalExtras.h"
 
 #include <map>
+#include <set>
 
 namespace gptc {
 
@@ -240,7 +241,7 @@ private:
     unsigned groups = 0;
     ByteOwners stores;  // by group, counted from 1
     std::vector<std::pair<Range, unsigned>> loads;
-    llvm::DenseSet<int64_t> earlier;
+    std::set<int64_t> earlier;  // any number, so no DenseSet
   };
 
   /// Groups of one launch (GroupFacts::launch) must stand together, and none may store where another one loads or

@@ -2,7 +2,8 @@
 // fusion does in XLA. Updates of parameters and norms of gradients are many and small: alone, none fills the GPU, and
 // each costs the time from one kernel to the next.
 //
-//   1. Candidates are groups of the recipe reduce_all, and pointwise groups that update parameters.
+//   1. Candidates are groups of the recipe reduce_all, and pointwise groups that update parameters or whose results are
+//      all written to states, as zeros are to sums of gradients.
 //   2. A run of candidates of one recipe, with no other group between, gets one number, the attribute `launch`. The run
 //      ends before a group that reads what one of the run computes, and before one of two groups of which one reads the
 //      content of a state and the other replaces it.
@@ -25,13 +26,21 @@ namespace gptc {
 
 namespace {
 
-bool isCandidate(const Op &op) {
+/// By value, the state to which it is written.
+using Written = llvm::DenseMap<const Value *, llvm::StringRef>;
+
+bool isCandidate(const Op &op, const Written &written) {
   if (!op.is(OpKind::fused) || !mayStartTogether(op))
     return false;
-  bool updates = false;
+  if (kindOf(op) == RecipeKind::reduce_all)
+    return true;
   for (const Op &member : *op.body)
-    updates |= updatesParameter(member);
-  return updates || kindOf(op) == RecipeKind::reduce_all;
+    if (updatesParameter(member))
+      return true;
+  for (unsigned i = 0; i < op.numResults(); ++i)
+    if (!written.contains(op.result(i)))
+      return false;
+  return true;
 }
 
 /// Groups that may start together.
@@ -39,8 +48,8 @@ class Run {
 public:
   std::vector<Op *> groups;
 
-  /// Whether `op` may start with them. `written`: by value, the state to which it is written.
-  bool takes(const Op &op, const llvm::DenseMap<const Value *, llvm::StringRef> &written) const {
+  /// Whether `op` may start with them.
+  bool takes(const Op &op, const Written &written) const {
     if (groups.empty())
       return true;
     if (kindOf(op) != kindOf(*groups.front()))
@@ -56,7 +65,7 @@ public:
     return true;
   }
 
-  void add(Op &op, const llvm::DenseMap<const Value *, llvm::StringRef> &written) {
+  void add(Op &op, const Written &written) {
     groups.push_back(&op);
     members.insert(&op);
     for (const Value *v : op.operands())
@@ -74,7 +83,7 @@ private:
 
 /// Numbers the launches of a function. Returns how many groups have one.
 int64_t numberLaunches(Function &f, int64_t &launches) {
-  llvm::DenseMap<const Value *, llvm::StringRef> written;
+  Written written;
   for (const Op &op : f.body)
     if (op.is(OpKind::write))
       written[rootOf(op.operand(0))] = op.state;
@@ -92,7 +101,7 @@ int64_t numberLaunches(Function &f, int64_t &launches) {
   for (Op &op : f.body) {
     if (op.isOneOf(OpKind::read, OpKind::write, OpKind::reshape))
       continue;
-    if (!isCandidate(op)) {
+    if (!isCandidate(op, written)) {
       end();
       continue;
     }
@@ -107,8 +116,17 @@ int64_t numberLaunches(Function &f, int64_t &launches) {
 }  // namespace
 
 bool horizontalFusion(Module &m, const PassOptions &options) {
-  if (!options.target || !options.target->isCuda() || isDecided(m, "horizontal-fusion", "launches"))
+  if (isDecided(m, "horizontal-fusion", "launches"))
     return false;
+  bool changed = false;
+  for (auto &f : m.functions)
+    for (Op &op : f->body)
+      if (op.is(OpKind::fused) && fact<&GroupFacts::launch>(op)) {
+        eraseFact<&GroupFacts::launch>(op);
+        changed = true;
+      }
+  if (!options.target || !options.target->isCuda())
+    return changed;
   int64_t launches = 0, groups = 0;
   for (auto &f : m.functions)
     groups += numberLaunches(*f, launches);
@@ -116,8 +134,8 @@ bool horizontalFusion(Module &m, const PassOptions &options) {
     record(m, {.pass = "horizontal-fusion",
                .name = "launches",
                .choice = fmt::format("{} for {} groups", launches, groups),
-               .note = "updates of parameters and norms of gradients, which do not depend on each other"});
-  return launches > 0;
+               .note = "updates of parameters, norms of gradients and zeros, which do not depend on each other"});
+  return changed || launches > 0;
 }
 
 }  // namespace gptc

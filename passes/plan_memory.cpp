@@ -238,6 +238,14 @@ private:
   }
 };
 
+bool hasLaunches(const Module &m) {
+  for (const auto &f : m.functions)
+    for (const Op &op : f->body)
+      if (op.is(OpKind::fused) && fact<&GroupFacts::launch>(op))
+        return true;
+  return false;
+}
+
 }  // namespace
 
 bool planMemory(Module &m, const PassOptions &options) {
@@ -281,6 +289,9 @@ bool planMemory(Module &m, const PassOptions &options) {
   else
     eraseFact<&MemoryFacts::hostBytes>(m);
   std::vector<std::string> errors = checkPlan(m);
+  if (!errors.empty() && hasLaunches(m))  // a file may have numbered them
+    throw UserError(ErrorCode::GirInvalid, errors.front(),
+                    "let the pass 'horizontal-fusion' number the launches, just before plan-memory");
   GPTC_CHECK(errors.empty(), "{}", fmt::join(errors, "\n"));
   return true;
 }

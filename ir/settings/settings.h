@@ -397,7 +397,7 @@ template <typename Table> void precisionKeys(Table &key, PrecisionConfig &p) {
       "Format of moments. bf16 is rounded stochastically; adafactor keeps fp32.");
   key("precision.residual", p.residual, Choice{allWords<Residual>()},
       "Format of the residual stream and its gradient between kernels. \"compute\" is that of precision.compute: fewer "
-      "bytes, and every layer rounds the sum.");
+      "bytes, and every layer rounds the sum; with fp32 and tf32 the same as \"fp32\".");
 }
 
 template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {

@@ -7,6 +7,7 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
+#include <map>
 
 namespace gptc {
 
@@ -32,18 +33,18 @@ int64_t alignedBytes(const Type &t) {
 /// For each position the first and the last one of the same launch.
 static std::vector<std::pair<int, int>> launchSpans(const Function &f) {
   std::vector<std::pair<int, int>> spans;
-  llvm::DenseMap<int64_t, std::pair<int, int>> of;
+  std::map<int64_t, std::pair<int, int>> of;  // any number, so no DenseMap
   std::vector<int64_t> launch;
   for (const Op &op : f.body) {
     const int at = int(launch.size());
     launch.push_back(op.is(OpKind::fused) ? fact<&GroupFacts::launch>(op) : 0);
     spans.push_back({at, at});
     if (launch.back() > 0)
-      of.try_emplace(launch.back(), at, at).first->second.second = at;
+      of.try_emplace(launch.back(), std::pair(at, at)).first->second.second = at;
   }
   for (size_t i = 0; i < launch.size(); ++i)
     if (launch[i] > 0)
-      spans[i] = of.lookup(launch[i]);
+      spans[i] = of.at(launch[i]);
   return spans;
 }
 

@@ -1,4 +1,6 @@
 // Memory of our own plans on GPUs: forecasts against the plans themselves, which need no GPU.
+#include "codegen/cuda/nvrtc.h"
+#include "tests/support/whole_run.h"
 #include "tools/compiler/compile.h"
 #include "tools/estimate/search.h"
 
@@ -7,6 +9,8 @@
 #include "llvm/ADT/StringExtras.h"
 
 #include <gtest/gtest.h>
+
+#include <filesystem>
 
 namespace gptc::estimate_test {
 namespace {
@@ -87,6 +91,25 @@ TEST(MemoryOnGpus, IsTheArenaToTheByte) {
       EXPECT_EQ(int64_t(e.bytesPeak()), arenaOf(f.config(), s)) << nameOf(s, m.name);
     }
   }
+}
+
+TEST(MemoryOnGpus, OfAPlanIsThatOfTheCompiledOne) {
+  std::string why;
+  if (!Nvrtc::find(why))
+    GTEST_SKIP() << why;
+  char dir[] = "/tmp/gptc-memory-XXXXXX";
+  ASSERT_TRUE(mkdtemp(dir));
+  CompileRequest request;
+  request.settings = small({"name=t", "model.n_layer=1", "train.global_batch_tokens=128", "precision.compute=bf16",
+                            "compile.target=cuda:sm_80", "compile.autotune=off"});
+  request.planDir = dir;
+  request.cacheDir = test::sharedFolder("cuda-cache");
+  Config config;
+  Plan plan;
+  const CompileReport report = compilePlan(request, config, plan);
+  std::filesystem::remove_all(dir);
+  ASSERT_TRUE(plan.target.callsLibrary()) << "whose workspaces are most of it";
+  EXPECT_EQ(planModule(config, plan.target, "", int64_t(1) << 62)->attrs.getInt("arena_bytes"), report.arenaBytes);
 }
 
 // A plan's offsets leave gaps, which may change with the number of layers where ranks add up while a layer computes.

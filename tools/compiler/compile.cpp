@@ -105,11 +105,8 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   if (report.micro && !report.micro->fits)
     report.available = std::min(report.available, report.micro->room);  // recomputation must stay within it
   const bool tune = config.compile.autotune != "off" && (here || !plan.target.isCuda());
-  // Two: gradients of weights run beside those of inputs. More shorten the longest chain of a step by little.
-  const int64_t workspaces = 2;
   report.tuned =
-      runPasses(plan, config,
-                {firstPass, tune ? request.cacheDir : "", tune, report.available, request.pipeline, workspaces}, gir);
+      runPasses(plan, config, {firstPass, tune ? request.cacheDir : "", tune, report.available, request.pipeline}, gir);
   GPTC_CHECK(plan.joint, "the default pipeline does not fuse");
   if (std::string problem = gir ? planProblem(*plan.planned) : ""; !problem.empty())
     throw UserError(ErrorCode::GirInvalid, fmt::format("{}: {}", request.modelFile, problem),

@@ -42,7 +42,9 @@ struct PassRequest {
   bool tuned;            // take schedules from the records
   int64_t available;     // bytes; the budget of remat = "auto"
   PipelineOptions pipeline;
-  int64_t workspaces = 1;  // of products that a GPU may run side by side, as far as `available` allows
+  /// Workspaces of products that a GPU may run side by side, as far as `available` allows: gradients of weights run
+  /// beside those of inputs. More shorten the longest chain of a step by little.
+  int64_t workspaces = 2;
 };
 
 /// Runs the default pipeline on plan.planned for plan.target; plan.joint becomes a copy from before fusion. `gir`: the

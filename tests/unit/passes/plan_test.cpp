@@ -370,6 +370,18 @@ TEST(Launches, CheckerRejectsThoseThatDependOnEachOther) {
          at[1] = *plannedOffset(m, *m.function("train_step"), *groups.back()->operand(0));
          groups.front()->attrs.set("ws_at", at);
        }},
+      {"loads or stores",  // a result in the place of another one
+       [](Module &m) {
+         std::vector<Op *> groups = launchOf(m, 1);
+         groups[1]->attrs.set("at", groups[0]->attrs.getInts("at"));
+       }},
+      {"loads or stores",  // a result where a later group loads
+       [](Module &m) {
+         std::vector<Op *> groups = launchOf(m, 1);
+         groups[0]->attrs.set(
+             "at", std::vector<int64_t>{*plannedOffset(m, *m.function("train_step"), *groups.back()->operand(0))});
+       }},
+      {"starts alone", [](Module &m) { launchOf(m, 2)[0]->attrs.set("host", true); }},
       {"has ended before",
        [](Module &m) {
          for (Op *op : launchOf(m, 2))
