@@ -226,7 +226,8 @@ void sayFacts(Module &m, const Config &config) {
   const bool gpu = config.compile.target != "cpu";
   writeFacts(m, CompileFacts{.remat = config.compile.remat,
                              .packWeights = config.compile.packWeights,
-                             .offload = gpu ? chosen<Offload>(config.parallel.offload) : Offload::none});
+                             .offload = gpu ? chosen<Offload>(config.parallel.offload) : Offload::none,
+                             .splitDecode = !gpu || config.compile.splitDecode});
 }
 
 }  // namespace

@@ -50,6 +50,11 @@ struct RowFoldLimits {
   static constexpr int64_t leastColumns = 64, batch = 8, mostSums = 8192;
 };
 
+/// The same of the recipe row_matmul: rows and columns of the first operand. As f32 every GPU has room for one row.
+struct RowMatmulLimits {
+  static constexpr int64_t mostRows = 4, mostColumns = 12 << 10;
+};
+
 /// The operand in whose memory the result must be, because the kernel stores only the elements that change: entry
 /// `result` of the group's attribute `in_place` (-1 for none). The pass settle-writes sets it, checkPlan checks it.
 /// nullopt if there is no such operand or mayShare is false for the two.

@@ -14,6 +14,9 @@
 //   fold       sums over the same leading dimensions, in the same blocks, that share an operand
 //   row_fold   on GPUs: a row group and a fold group that both read two tensors, as the gradients of a norm do, if
 //              every multiprocessor gets a block of rows and has room for two
+//   row_matmul on GPUs, in functions with a cache of keys and values: a matmul of up to four rows with what follows it,
+//              and with the row or pointwise group that computes its first operand for it alone. There attention of one
+//              token is attention_split
 // All other ops form groups of their own.
 //
 // Algorithm
@@ -29,15 +32,16 @@
 //   4. The results of a group are the values used outside (of attention ops all). Its operands are in order of first
 //      use.
 //
-// Options, for ablation: epilogue, row, pointwise, fold, row_fold (default true) allow a kind of growth; bias (default
-// true) allows matmuls to take in a bias or its gradient. max (default 32) bounds the ops of a group, except for groups
-// of scalars, whose kernels are one task.
+// Options, for ablation: epilogue, row, pointwise, fold, row_fold, row_matmul (default true) allow a kind of growth;
+// bias (default true) allows matmuls to take in a bias or its gradient. max (default 32) bounds the ops of a group,
+// except for groups of scalars, whose kernels are one task.
 #include "passes/pass.h"
 
 #include "ir/access.h"
 #include "ir/facts.h"
 #include "ir/opdef.h"
 #include "passes/analysis/fusion_groups.h"
+#include "passes/decisions.h"
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
@@ -76,7 +80,8 @@ struct Unit {
 
 class Fuser {
 public:
-  Fuser(Function &f, const PassOptions &o) : f(f), options(o), maxOps(o.values.getInt("max", 32)) {}
+  Fuser(Function &f, const PassOptions &o, bool splitDecode)
+      : f(f), options(o), maxOps(o.values.getInt("max", 32)), splitDecode(splitDecode) {}
 
   /// Steps 1 to 3.
   void form() {
@@ -118,7 +123,13 @@ public:
       if (options.target && options.target->isCuda() && options.values.getBool("row_fold", true))
         joinRowsAndSums();
     }
+    if (options.target && options.target->isCuda() && options.values.getBool("row_matmul", true) && splitDecode &&
+        llvm::any_of(units, [](auto &u) { return u->anchor->is(OpKind::attention_cached); }))
+      takeFewRows();
   }
+  /// How many products were cut over k, and attentions over keys.
+  int64_t products() const { return productsSplit; }
+  int64_t attentions() const { return attentionsSplit; }
 
   /// Step 4.
   void emit() {
@@ -166,6 +177,7 @@ private:
   Function &f;
   const PassOptions &options;
   const int64_t maxOps;
+  const bool splitDecode;
   std::vector<std::unique_ptr<Unit>> units;
   std::vector<Unit *> sequence;  // null at positions that merges have left empty
   llvm::DenseMap<const Op *, Unit *> unitOf;
@@ -175,6 +187,7 @@ private:
   std::vector<unsigned> touched,
       written;  // by state: the last merge in which a read, use or write of it (touched), or a write, came after A
   unsigned merges = 0;
+  int64_t productsSplit = 0, attentionsSplit = 0;
 
   Unit *unitOfOp(const Op *op) const {
     Unit *u = unitOf.lookup(op);
@@ -478,6 +491,50 @@ private:
     return all;
   }
 
+  static bool hasFewRows(const Op &product) {
+    const Type &a = product.operand(0)->type;
+    return product.numOperands() == 2 && !product.attrs.getInt("fold") && !product.attrs.getInt("batch") &&
+           !product.attrs.getBool("ta") && product.operand(1)->type.rank() == 2 &&
+           product.operand(0) != product.operand(1) && a.rows() <= RowMatmulLimits::mostRows &&
+           a.dim(-1) <= RowMatmulLimits::mostColumns;
+  }
+  /// Makes products of few rows row_matmul, and merges them with what computes their first operands.
+  void takeFewRows() {
+    for (auto &owned : units) {
+      Unit *u = owned.get();
+      if (u->anchor->is(OpKind::attention_cached) && u->anchor->operand(0)->type.dim(1) == 1) {
+        u->kind = RecipeKind::attention_split;
+        ++attentionsSplit;
+      }
+      if (u->ops.empty() || u->kind != RecipeKind::matmul || !hasFewRows(*u->anchor))
+        continue;
+      Op *product = u->anchor;
+      u->kind = RecipeKind::row_matmul;
+      ++productsSplit;
+      const Value *a = product->operand(0);
+      Unit *before = unitOfValue(source(a));
+      if (!before || (before->kind != RecipeKind::row && before->kind != RecipeKind::pointwise) || source(a) != a ||
+          !domainOf(*before->anchor).sameShape(a->type) || int64_t(u->ops.size() + before->ops.size()) > maxOps)
+        continue;
+      const bool isForIt = llvm::all_of(before->ops, [&](const Op *op) {
+        const FusionKind kind = op->def().fusion;
+        if (kind != FusionKind::pointwise && kind != FusionKind::row)
+          return false;
+        for (unsigned i = 0; i < op->numResults(); ++i)
+          for (const Op *user : op->result(i)->users())
+            if (user == product ? op->result(i) != a : unitOfOp(user) != before)
+              return false;
+        return true;
+      });
+      if (!isForIt)
+        continue;
+      if (Unit *merged = tryMerge(before, u)) {
+        merged->kind = RecipeKind::row_matmul;
+        merged->anchor = product;
+      }
+    }
+  }
+
   // ---- step 4 ----
 
   static bool isConstant(const Value *v) { return v->def && v->def->is(OpKind::constant); }
@@ -568,17 +625,26 @@ private:
 
 bool fuse(Module &m, const PassOptions &options) {
   bool changed = false;
+  int64_t products = 0, attentions = 0;
   for (auto &f : m.functions) {
     bool open = false;
     for (Op &op : f->body)
       open |= recipeOf(op.kind).has_value();
     if (!open)
       continue;
-    Fuser fuser(*f, options);
+    Fuser fuser(*f, options, fact<&CompileFacts::splitDecode>(m));
     fuser.form();
     fuser.emit();
     changed = true;
+    products += fuser.products();
+    attentions += fuser.attentions();
   }
+  if (products + attentions > 0)
+    record(m, {.pass = "fuse",
+               .name = "decode",
+               .choice = fmt::format("{} products cut over k, {} attention over keys", products, attentions),
+               .note = "a row has the same bits beside up to 3 others and on any GPU, not those of one chain over k "
+                       "(compile.split_decode = false)"});
   return changed;
 }
 
@@ -595,7 +661,7 @@ bool addsBias(const Op &op) {
 
 llvm::DenseMap<const Op *, int> fusionGroups(Function &f) {
   const PassOptions defaults;
-  Fuser fuser(f, defaults);
+  Fuser fuser(f, defaults, false);
   fuser.form();
   return fuser.groups();
 }

@@ -85,7 +85,8 @@ void copyAround(Op &write, const StateUses &uses) {
 
 /// Step 5.
 bool markInPlace(Op &group) {
-  if (!group.is(OpKind::fused) || kindOf(group) != RecipeKind::attention_cached)
+  if (!group.is(OpKind::fused) ||
+      (kindOf(group) != RecipeKind::attention_cached && kindOf(group) != RecipeKind::attention_split))
     return false;
   std::vector<int64_t> entries(group.numResults(), -1);
   for (unsigned i = 0; i < group.numResults(); ++i)

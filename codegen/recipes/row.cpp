@@ -234,39 +234,23 @@ private:
 
   // ---- CUDA
 
-  /// Finds loads of the column that several sweeps make, and makes all of them read shared memory.
+  /// Makes all sweeps read shared memory where several make the same load.
   void stageLoads() {
-    std::vector<Expr> loads;  // in their order
-    std::map<const ExprNode *, unsigned> sweepsOf;
-    for (Sweep &w : sweeps) {
-      std::vector<Expr> roots;
-      for (Expr *e : rootsOf(w))
-        roots.push_back(*e);
-      for (const Expr &e : collect(roots, [&](const Expr &n) {
-             return n->kind == ExprKind::Load && n->buffer->storage == Storage::global && isOfColumn(n);
-           }))
-        if (sweepsOf[e.get()]++ == 0)
-          loads.push_back(e);
-    }
-    llvm::erase_if(loads, [&](const Expr &e) { return sweepsOf[e.get()] < 2; });
+    Sweeps all;
+    for (Sweep &w : sweeps)
+      all.push_back(rootsOf(w));
+    const std::vector<Expr> loads = loadsOf(all, c, 2);
     int64_t bytes = 0;
     for (const Expr &e : loads)
       bytes += columns * int64_t(sizeOf(e->buffer->dtype));
     if (loads.empty() || bytes + reservedShared > target.sharedBytes)
       return;
-    std::map<const ExprNode *, Expr> again;
+    std::vector<Buffer> rows;
     for (const Expr &e : loads) {
-      staged.push_back({makeBuffer("row", e->buffer->dtype, Storage::shared, columns), e});
-      again[e.get()] = load(staged.back().buffer, kir::ref(c));
+      rows.push_back(makeBuffer("row", e->buffer->dtype, Storage::shared, columns));
+      staged.push_back({rows.back(), e});
     }
-    for (Sweep &w : sweeps)
-      for (Expr *e : rootsOf(w)) {
-        std::map<const ExprNode *, Expr> memo;
-        *e = placer.intern(substitute(*e, memo, [&](const Expr &n) -> Expr {
-          auto it = again.find(n.get());
-          return it == again.end() ? nullptr : it->second;
-        }));
-      }
+    replaceLoads(placer, all, loads, rows, c);
   }
 
   /// Loops over the columns [first, first + count) by all threads of a block, of which this is `t`: groups of a few
@@ -371,47 +355,9 @@ private:
     if (costly)
       sumInTiles(w, adds, parts, row);
     else if (!adds.empty())
-      sumByLanes(adds, parts, row);
+      row.add(sumByLanes(placer, c, adds, parts, columns));
     for (unsigned n = 0; n < adds.size(); ++n)
       placer.let(adds[n]->result, hreduce(parts[n], BinaryOp::add));
-  }
-
-  /// Adds terms(n, i) for i = 0, 1, ... to the sums of the lanes, which begin with parts, or with +0.
-  template <class F>
-  Stmt addToLanes(const std::vector<const RowSum *> &adds, llvm::ArrayRef<Buffer> parts, int64_t count, bool goesOn,
-                  const F &addTerms) {
-    Seq thread, element;
-    Var t = makeVar("t"), i = makeVar("i");
-    std::vector<Buffer> accs;
-    placer.push(thread, {t});
-    for (unsigned n = 0; n < adds.size(); ++n) {
-      accs.push_back(makeBuffer("acc", adds[n]->node->dtype, Storage::reg, 1));
-      thread.alloc(accs.back());
-      thread.add(store(accs.back(), imm(0), goesOn ? load(parts[n], kir::ref(t)) : adds[n]->start()));
-    }
-    Expr steps = imm(count / lanes);
-    if (const int64_t rest = count % lanes)
-      steps = steps + select(lt(kir::ref(t), imm(rest)), imm(1), imm(0));
-    placer.push(element, {i});
-    const std::vector<Expr> values = addTerms(kir::ref(i) * lanes + kir::ref(t));
-    for (unsigned n = 0; n < adds.size(); ++n)
-      element.add(store(accs[n], imm(0), load(accs[n], imm(0)) + values[n]));
-    placer.pop();
-    thread.add(loop(LoopKind::serial, i, steps, element.take()));
-    for (unsigned n = 0; n < adds.size(); ++n)
-      thread.add(store(parts[n], kir::ref(t), load(accs[n], imm(0))));
-    placer.pop();
-    return loop(LoopKind::block_thread, t, imm(lanes), thread.take());
-  }
-
-  void sumByLanes(const std::vector<const RowSum *> &adds, llvm::ArrayRef<Buffer> parts, Seq &row) {
-    row.add(addToLanes(adds, parts, columns, false, [&](const Expr &column) {
-      placer.let(c, column);
-      std::vector<Expr> values;
-      for (const RowSum *sum : adds)
-        values.push_back(sum->element);
-      return placer.place(values, values.size() > 1);
-    }));
   }
 
   void sumInTiles(const Sweep &w, const std::vector<const RowSum *> &adds, llvm::ArrayRef<Buffer> parts, Seq &row) {
@@ -452,7 +398,7 @@ private:
       placer.pop();
       seq.add(loop(LoopKind::block_thread, t, imm(s.threads), thread.take()));
       if (!adds.empty())
-        seq.add(addToLanes(adds, parts, count, goesOn, [&](const Expr &term) {
+        seq.add(addToLanes(placer, adds, parts, count, goesOn, [&](const Expr &term) {
           std::vector<Expr> values;
           for (const Buffer &b : terms)
             values.push_back(load(b, term));
@@ -572,9 +518,7 @@ Schedule defaults(const Op &fused, const Target &target) {
   Schedule s;
   Type domain = groupDomain(fused);
   int64_t columns = domain.dim(-1);
-  s.vec = 64;
-  while (s.vec > columns)
-    s.vec /= 2;
+  s.vec = lanesOf(columns);
   if (target.isCuda()) {
     // Four loads of each thread are under way. Of more threads only one block would find registers.
     s.threads = std::max({s.vec, 32, powerOfTwo(ceilDiv(columns, 4 * columnsAtOnce(fused)), 512)});

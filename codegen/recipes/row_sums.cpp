@@ -52,6 +52,86 @@ std::vector<std::vector<RowSum>> takeRowSums(Placer &placer, llvm::ArrayRef<Expr
   return levels;
 }
 
+int lanesOf(int64_t columns) {
+  int lanes = 64;
+  while (lanes > columns)
+    lanes /= 2;
+  return lanes;
+}
+
+Stmt addToLanes(Placer &placer, const std::vector<const RowSum *> &sums, llvm::ArrayRef<Buffer> lanes, int64_t columns,
+                bool goesOn, const std::function<std::vector<Expr>(const Expr &)> &terms) {
+  const int64_t count = lanes.front()->size;
+  Seq thread, element;
+  const Var t = makeVar("t"), i = makeVar("i");
+  std::vector<Buffer> accs;
+  placer.push(thread, {t});
+  for (size_t n = 0; n < sums.size(); ++n) {
+    accs.push_back(makeBuffer("acc", sums[n]->node->dtype, Storage::reg, 1));
+    thread.alloc(accs.back());
+    thread.add(store(accs.back(), imm(0), goesOn ? load(lanes[n], kir::ref(t)) : sums[n]->start()));
+  }
+  Expr steps = imm(columns / count);
+  if (const int64_t rest = columns % count)
+    steps = steps + select(lt(kir::ref(t), imm(rest)), imm(1), imm(0));
+  placer.push(element, {i});
+  const std::vector<Expr> values = terms(kir::ref(i) * count + kir::ref(t));
+  for (size_t n = 0; n < sums.size(); ++n)
+    element.add(store(accs[n], imm(0), binary(sums[n]->op, load(accs[n], imm(0)), values[n])));
+  placer.pop();
+  thread.add(loop(LoopKind::serial, i, steps, element.take()));
+  for (size_t n = 0; n < sums.size(); ++n)
+    thread.add(store(lanes[n], kir::ref(t), load(accs[n], imm(0))));
+  placer.pop();
+  return loop(LoopKind::block_thread, t, imm(count), thread.take());
+}
+
+Stmt sumByLanes(Placer &placer, const Var &c, const std::vector<const RowSum *> &sums, llvm::ArrayRef<Buffer> lanes,
+                int64_t columns) {
+  return addToLanes(placer, sums, lanes, columns, false, [&](const Expr &column) {
+    placer.let(c, column);
+    std::vector<Expr> values;
+    for (const RowSum *sum : sums)
+      values.push_back(sum->element);
+    return placer.place(values, values.size() > 1);
+  });
+}
+
+std::vector<Expr> loadsOf(const Sweeps &sweeps, const Var &c, unsigned least) {
+  std::vector<Expr> loads;  // in their order
+  std::map<const ExprNode *, unsigned> sweepsOf;
+  auto isOfColumn = [&](const Expr &e) {
+    return !collect({e}, [&](const Expr &n) { return n->kind == ExprKind::Var && n->var == c; }).empty();
+  };
+  for (const std::vector<Expr *> &sweep : sweeps) {
+    std::vector<Expr> roots;
+    for (const Expr *e : sweep)
+      roots.push_back(*e);
+    for (const Expr &e : collect(roots, [&](const Expr &n) {
+           return n->kind == ExprKind::Load && n->buffer->storage == Storage::global && isOfColumn(n);
+         }))
+      if (sweepsOf[e.get()]++ == 0)
+        loads.push_back(e);
+  }
+  llvm::erase_if(loads, [&](const Expr &e) { return sweepsOf[e.get()] < least; });
+  return loads;
+}
+
+void replaceLoads(Placer &placer, const Sweeps &sweeps, llvm::ArrayRef<Expr> loads, llvm::ArrayRef<Buffer> from,
+                  const Var &c) {
+  std::map<const ExprNode *, Expr> again;
+  for (auto [e, buffer] : llvm::zip_equal(loads, from))
+    again[e.get()] = load(buffer, kir::ref(c));
+  for (const std::vector<Expr *> &sweep : sweeps)
+    for (Expr *e : sweep) {
+      std::map<const ExprNode *, Expr> memo;
+      *e = placer.intern(substitute(*e, memo, [&](const Expr &n) -> Expr {
+        auto it = again.find(n.get());
+        return it == again.end() ? nullptr : it->second;
+      }));
+    }
+}
+
 int columnsAtOnce(const Op &fused) {
   const int64_t columns = groupDomain(fused).dim(-1);
   int64_t stride = 16, bytes = 2;

@@ -19,10 +19,12 @@ enum class RecipeKind {
   scatter,
   collective,
   row_fold,
+  row_matmul,
+  attention_split,
 };
 template <>
 inline constexpr auto wordsOf<RecipeKind> =
     std::to_array({"pointwise", "row", "fold", "reduce_all", "matmul", "pack", "attention", "attention_grad",
-                   "attention_cached", "scatter", "collective", "row_fold"});
+                   "attention_cached", "scatter", "collective", "row_fold", "row_matmul", "attention_split"});
 
 }  // namespace gptc

@@ -154,6 +154,7 @@ struct CompileConfig {
   std::string gpuMemory = "auto";
   std::optional<bool> packWeights;  // nullopt: "auto"
   std::string libraryCalls = "auto";
+  bool splitDecode = true;
   std::string autotune = "cached";
   double autotuneSeconds = 120;
 };
@@ -444,6 +445,9 @@ template <typename Table> void compileKeys(Table &key, CompileConfig &c) {
   key("compile.library_calls", c.libraryCalls, Choice{{"auto", "off"}},
       "Whether a CUDA plan calls cuBLASLt and cuDNN if they are found. off: every kernel is generated, and sums do not "
       "depend on the micro-batch.");
+  key("compile.split_decode", c.splitDecode, Boolean{},
+      "Whether a GPU shares each sum of sampling, over k and over keys, among threads and blocks: fast, and a row's "
+      "bits depend on no other row. false: one chain.");
   key("compile.autotune", c.autotune, Choice{{"off", "cached", "search"}},
       "Schedules of kernels: defaults, the fastest on record (`gptc tune`), or tuned before compiling.");
   key("compile.autotune_budget_s", c.autotuneSeconds, Number{atLeast(1), atMost(1e9)},

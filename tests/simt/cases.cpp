@@ -30,7 +30,8 @@ Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> sch
   c.sameOrder = !llvm::StringRef(fused.attrs.getString("kind")).starts_with("attention");
   LoweredGroup low = lowerGroup(fused, schedule ? *schedule : defaultSchedule(fused, cuda), cuda);
   c.gpu = std::move(low.kernel);
-  if (kindOf(fused) != RecipeKind::row_fold)
+  const RecipeKind kind = *kindOf(fused);
+  if (kind != RecipeKind::row_fold && kind != RecipeKind::row_matmul && kind != RecipeKind::attention_split)
     c.cpu = lowerGroup(fused, defaultSchedule(fused, host), host).kernel;
   c.sameOrder &= kir::print(c.gpu).find(" mma threads ") == std::string::npos &&
                  kir::print(c.cpu).find("dot(") == std::string::npos;

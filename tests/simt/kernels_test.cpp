@@ -17,6 +17,7 @@
 #include "tests/support/whole_run.h"
 #include "tests/unit/codegen/random_group.h"
 #include "tests/unit/codegen/random_kernel.h"
+#include "tests/unit/codegen/row_products.h"
 #include "tests/unit/codegen/rows_and_sums.h"
 #include "tests/unit/codegen/support.h"
 #include "tests/unit/passes/small_gpt.h"
@@ -54,39 +55,57 @@ TEST(CudaText, EveryOp) {
   check(cases);
 }
 
+struct CacheShape {
+  const char *type;
+  int64_t tokens, rows, heads, keyHeads, size, pos;
+  bool alibi;
+  int64_t window = 0;
+  double softcap = 0;
+};
+
+/// A case whose caches are copied, and one whose stay where they are.
+void addAttention(std::vector<Case> &cases, const char *kind, const CacheShape &n) {
+  const std::string parameters =
+      fmt::format("%x: {0}[1,{1},{2}]; %k: {0}[{3},{4},{5}]; %v: {0}[{3},{4},{5}]; %p: i64[]", n.type, n.tokens,
+                  (n.heads + 2 * n.keyHeads) * n.size, n.keyHeads, n.rows, n.size);
+  const std::string body =
+      fmt::format("%o, %k2, %v2 = attention_cached %x, %k, %v, %p {{n_head={}, n_kv_head={}, alibi={}, window={}, "
+                  "softcap={}}} : {}[1,{},{}], {}[{},{},{}], {}[{},{},{}]\nyield %o, %k2, %v2",
+                  n.heads, n.keyHeads, n.alibi, n.window, double(n.softcap), n.type, n.tokens, n.heads * n.size, n.type,
+                  n.keyHeads, n.rows, n.size, n.type, n.keyHeads, n.rows, n.size);
+  Group g = group(kind, parameters, body);
+  std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()));
+  for (Tensor &t : operands)
+    for (double &v : t.data)
+      v = roundTo(t.type.dtype, v);
+  operands[3].data[0] = double(n.pos);
+  Group stays = group(kind, parameters, body);
+  stays.fused->attrs.set("in_place", std::vector<int64_t>{-1, 1, 2});
+  cases.push_back(makeCase(std::move(stays), operands));
+  cases.push_back(makeCase(std::move(g), std::move(operands)));
+}
+
 // More rows than threads, narrow storage, heads that no vector divides, and scores that shared memory cannot hold.
 TEST(CudaText, AttentionWithCache) {
   std::vector<Case> cases;
-  struct Shape {
-    const char *type;
-    int64_t tokens, rows, heads, keyHeads, size, pos;
-    bool alibi;
-    int64_t window = 0;
-    double softcap = 0;
-  };
-  for (const Shape &n : {Shape{"bf16", 1, 700, 2, 1, 64, 650, false}, Shape{"f16", 3, 300, 2, 2, 24, 290, true},
-                         Shape{"f32", 2, 270, 3, 1, 7, 1, true}, Shape{"bf16", 3, 700, 2, 1, 64, 650, false, 300, 2},
-                         Shape{"f32", 1, 12000, 1, 1, 4, 600, false}}) {
-    const std::string parameters =
-        fmt::format("%x: {0}[1,{1},{2}]; %k: {0}[{3},{4},{5}]; %v: {0}[{3},{4},{5}]; %p: i64[]", n.type, n.tokens,
-                    (n.heads + 2 * n.keyHeads) * n.size, n.keyHeads, n.rows, n.size);
-    const std::string body =
-        fmt::format("%o, %k2, %v2 = attention_cached %x, %k, %v, %p {{n_head={}, n_kv_head={}, alibi={}, window={}, "
-                    "softcap={}}} : {}[1,{},{}], {}[{},{},{}], {}[{},{},{}]\nyield %o, %k2, %v2",
-                    n.heads, n.keyHeads, n.alibi, n.window, double(n.softcap), n.type, n.tokens, n.heads * n.size,
-                    n.type, n.keyHeads, n.rows, n.size, n.type, n.keyHeads, n.rows, n.size);
-    Group g = group("attention_cached", parameters, body);
-    std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()));
-    for (Tensor &t : operands)
-      for (double &v : t.data)
-        v = roundTo(t.type.dtype, v);
-    operands[3].data[0] = double(n.pos);
-    Group stays = group("attention_cached", parameters, body);
-    stays.fused->attrs.set("in_place", std::vector<int64_t>{-1, 1, 2});
-    cases.push_back(makeCase(std::move(stays), operands));
-    cases.push_back(makeCase(std::move(g), std::move(operands)));
-  }
+  for (const CacheShape &n :
+       {CacheShape{"bf16", 1, 700, 2, 1, 64, 650, false}, CacheShape{"f16", 3, 300, 2, 2, 24, 290, true},
+        CacheShape{"f32", 2, 270, 3, 1, 7, 1, true}, CacheShape{"bf16", 3, 700, 2, 1, 64, 650, false, 300, 2},
+        CacheShape{"f32", 1, 12000, 1, 1, 4, 600, false}})
+    addAttention(cases, "attention_cached", n);
   EXPECT_EQ(cases.back().gpu.params.size(), 8u) << "no workspace for scores";
+  check(cases);
+}
+
+// No key before the new one, parts that are empty, partly filled, before the window or cut by it, and a last part that
+// is smaller than the others.
+TEST(CudaText, AttentionInPartsOfKeys) {
+  std::vector<Case> cases;
+  for (const CacheShape &n :
+       {CacheShape{"bf16", 1, 700, 4, 2, 64, 650, false}, CacheShape{"f16", 1, 300, 2, 2, 24, 0, true},
+        CacheShape{"f32", 1, 270, 3, 1, 7, 269, true}, CacheShape{"bf16", 1, 700, 2, 1, 64, 650, false, 300, 2},
+        CacheShape{"f32", 1, 4200, 2, 2, 4, 9999, false}, CacheShape{"f32", 1, 9, 2, 1, 130, 5, false}})
+    addAttention(cases, "attention_split", n);
   check(cases);
 }
 
@@ -166,6 +185,17 @@ TEST(CudaText, RowsTogetherWithSumsOverTokens) {
       Schedule s;
       ASSERT_TRUE(Schedule::parse(schedule, s));
       cases.push_back(makeCase(std::move(g), std::move(operands), s));
+    }
+  check(cases);
+}
+
+TEST(CudaText, ProductsOfFewRows) {
+  std::vector<Case> cases;
+  for (const RowProduct &p : rowProducts())
+    for (int64_t rows : {1, 2, 3}) {
+      Group g = p.of(rows);
+      std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()), 7);
+      cases.push_back(makeCase(std::move(g), std::move(operands), {}, rows == 2 ? "cuda:sm_75" : "cuda:sm_90a"));
     }
   check(cases);
 }

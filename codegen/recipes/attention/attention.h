@@ -164,10 +164,14 @@ struct Phases {
 /// Attention as grid loops (cuda_kernel.cpp). If the schedule has mr and nr, a tile is one attention statement, which
 /// the emitter writes by a template; else it is plain loops.
 Phases cachedBlocks(GroupEval &group, const Op &op, const Schedule &s);
+/// Of one new token, a block for each s.kb keys of a head.
+Phases splitBlocks(GroupEval &group, const Op &op, const Schedule &s);
 Phases forwardBlocks(GroupEval &group, const Op &op, const Schedule &s);
 Phases backwardBlocks(GroupEval &group, const Op &op, const Schedule &s);
 /// Default schedules of these (cuda_schedule.cpp). With a cache there are only loop trees.
 Schedule cachedSchedule();
+/// `rows` of the cache, which alone choose the size of parts.
+Schedule splitSchedule(int64_t rows);
 Schedule cudaSchedule(const Op &op, const Target &target);
 /// Other schedules that fit shared memory and registers and give the same bits: other rows per warp, other numbers of
 /// stages. Empty if `base` calls cuDNN, which orders sums differently, or has no mr.

@@ -1,4 +1,5 @@
-// attention_cached: attention of a few new tokens to a cache of keys and values, for sampling.
+// attention_cached: attention of a few new tokens to a cache of keys and values, for sampling. attention_split, for
+// CUDA: the same of one new token, cut over keys by the size of the cache alone.
 //
 //   1. The caches are copied to the results with the new rows. If a result shares memory with its operand
 //      (inPlaceOperand), only the new rows are stored.
@@ -170,7 +171,31 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   return std::move(phases).lowered(group);
 }
 
+bool takesSplit(const Op &fused) {
+  const Op *op = onlyOp(fused, OpKind::attention_cached);
+  return op && op->operand(0)->type.dim(1) == 1;
+}
+
+Schedule splitDefaults(const Op &fused, const Target &target) {
+  if (!target.isCuda())
+    throw UserError(ErrorCode::NotBuiltYet, "a group of the recipe attention_split has no kernel for CPUs",
+                    "write it as a group of the recipe attention_cached");
+  return splitSchedule(onlyOp(fused, OpKind::attention_cached)->operand(1)->type.dim(1));
+}
+
+LoweredGroup buildSplit(const Op &fused, const Schedule &s, const Target &, DType compute) {
+  const Op *op = onlyOp(fused, OpKind::attention_cached);
+  GPTC_CHECK(op && s.threads > 0 && s.kb > 0, "{}", s.str());
+  GroupEval group(fused, compute);
+  return splitBlocks(group, *op, s).lowered(group);
+}
+
 }  // namespace
+
+const Recipe &attention_splitRecipe() {
+  static const Recipe recipe{RecipeKind::attention_split, takesSplit, splitDefaults, space, buildSplit};
+  return recipe;
+}
 
 const Recipe &attention_cachedRecipe() {
   static const Recipe recipe{RecipeKind::attention_cached, matches, defaults, space, build};

@@ -334,10 +334,10 @@ public:
     return {{passOn(), tokens},
             scores->storage == Storage::global ? std::vector<Buffer>{scores} : std::vector<Buffer>{}};
   }
-
-private:
+  /// Whether both results share memory with their operands.
+  bool stays() const { return stay; }
   /// The position of the first new row, clamped so that all new rows lie in the cache.
-  Body withPos(const std::function<Body(const Expr &)> &f) {
+  Body withPos(const std::function<Body(const Expr &)> &f) const {
     return {bindTo("pos", max(imm(0), min(posIn, imm(rows - shape.tokens))), f)};
   }
 
@@ -383,6 +383,7 @@ private:
     return threadsLoop(n, shape.kvHeads * rows * pieces, threads, std::move(body));
   }
 
+private:
   Body token(const Expr &n, const Expr &h, const Expr &i, const Expr &pos, const Expr &seen) {
     return fromFirstKey(pos + i, [&](const Expr &first) { return tokenFrom(first, n, h, i, pos, seen); });
   }
@@ -409,6 +410,135 @@ private:
   Buffer from[2], to[2], scores;
   bool stay;
   Expr posIn;
+};
+
+/// One new token, with blocks for parts of the keys, so that more of a GPU reads the cache. A part is a sum of weighted
+/// values, the sum of the weights, and the maximum of the scores that weights are relative to. Phases: 1. The parts, of
+/// which the last is the new token; its block stores the new rows. 2. Their sum, in order.
+class Split : GridAttention {
+public:
+  Split(GroupEval &group, const Op &op, const Schedule &s)
+      : GridAttention(group, op, shapeOf(op, 0), s, group.outputs[1]), cached(group, op, s), qkv{input(op, 0), shape},
+        rows(op.operand(1)->type.dim(1)), each(s.kb), old(ceilDiv(rows, each)),
+        scores(makeBuffer("s", dtype(), Storage::shared, each)),
+        sums(makeBuffer("sums", dtype(), Storage::global, shape.heads * (old + 1) * shape.size, true)),
+        weightsOf(makeBuffer("weights", dtype(), Storage::global, shape.heads * (old + 1) * 2, true)) {
+    for (int i = 0; i < 2; ++i)
+      cache[i] = cached.stays() ? group.outputs[1 + i] : input(op, 1 + i);
+  }
+
+  Phases phases() {
+    Stmt parts = gridLoop("n", shape.heads * (old + 1), [&](const Expr &n) {
+      return cached.withPos([&](const Expr &pos) {
+        return Body{bindTo("h", n / imm(old + 1), [&](const Expr &h) {
+          return Body{bindTo("part", n % imm(old + 1), [&](const Expr &part) {
+            return Body{bias.withSlope(
+                h, [&] { return Body{ifThen(lt(part, imm(old)), ofOld(n, h, part, pos), ofNew(n, h, pos))}; })};
+          })};
+        })};
+      });
+    });
+    Phases out{{parts, total()}, {sums, weightsOf}};
+    if (!cached.stays())
+      out.body.insert(out.body.begin(), cached.passOn());
+    return out;
+  }
+
+private:
+  Stmt keep(const Expr &n, const Expr &sum, const Expr &most) const {
+    return threadLoop("one", 1, [&](const Expr &) {
+      return Body{kir::store(weightsOf, n * 2, sum), kir::store(weightsOf, n * 2 + 1, most)};
+    });
+  }
+
+  /// Keys from part * each on, of those that are seen. There may be none.
+  Body ofOld(const Expr &n, const Expr &h, const Expr &part, const Expr &pos) const {
+    const Expr begin = max(part * each, shape.firstKey(pos)), end = min(part * each + each, pos);
+    return {bindTo("begin", begin, [&](const Expr &begin) {
+      return Body{bindTo("count", max(imm(0), end - begin), [&](const Expr &count) {
+        const Expr from = h / imm(shape.group()) * (rows * shape.size) + begin * shape.size;
+        Row r;
+        r.queries = qkv.buffer;
+        r.query = qkv.query(imm(0), imm(0), h);
+        r.seen = count;
+        r.position = pos - begin;
+        r.key = [&](const Expr &j, const Expr &x) { return load(cache[0], from + j * shape.size + x); };
+        r.value = [&](const Expr &j, const Expr &x) { return load(cache[1], from + j * shape.size + x); };
+        r.scores = scores;
+        r.scoresAt = imm(0);
+        return softmaxRow(r, [&](const Expr &most, const Expr &sum, const Buffer &partial) {
+          return Body{addGroups(partial, [&](const Expr &x,
+                                             const Expr &all) { return kir::store(sums, n * shape.size + x, all); }),
+                      keep(n, sum, max(most, fimm(noScore, dtype())))};
+        });
+      })};
+    })};
+  }
+
+  Body ofNew(const Expr &n, const Expr &h, const Expr &pos) const {
+    const Expr kv = h / imm(shape.group()), key = qkv.key(imm(0), imm(0), kv), value = qkv.value(imm(0), imm(0), kv);
+    auto copy = [&](const Buffer &to, const Expr &at, const Expr &from) {
+      return shareOut(shape.size / pack, [&](const Expr &piece) {
+        return Body{vectorLoop("x", imm(pack), pack, [&](const Expr &x) {
+          return Body{kir::store(to, at + piece * pack + x, load(qkv.buffer, from + piece * pack + x))};
+        })};
+      });
+    };
+    Body all = {copy(sums, n * shape.size, value)};
+    if (cached.stays()) {
+      const Expr at = (kv * rows + pos) * shape.size;
+      all.push_back(ifThen(binary(BinaryOp::eq, h % imm(shape.group()), imm(0)),
+                           {copy(cache[0], at, key), copy(cache[1], at, value)}));
+    }
+    all.push_back(threadLoop("one", 1, [&](const Expr &) {
+      return Body{dot(
+          "dot", [&](const Expr &x) { return load(qkv.buffer, qkv.query(imm(0), imm(0), h) + x); },
+          [&](const Expr &x) { return load(qkv.buffer, key + x); },
+          [&](const Expr &product) {
+            return Body{
+                kir::store(weightsOf, n * 2, fimm(1, dtype())),
+                kir::store(weightsOf, n * 2 + 1, bias.of(product * fimm(shape.scale(), dtype()), imm(0), imm(0)))};
+          })};
+    }));
+    return all;
+  }
+
+  /// The new token's score is finite, so parts without keys weigh nothing.
+  Stmt total() const {
+    return gridLoop("h", shape.heads, [&](const Expr &h) {
+      return Body{shareOut(shape.size, [&](const Expr &x) {
+        const Buffer most = makeBuffer("most", dtype(), Storage::reg, 1),
+                     sum = makeBuffer("sum", dtype(), Storage::reg, 1),
+                     out = makeBuffer("out", dtype(), Storage::reg, 1);
+        auto eachPart = [&](const std::function<Body(const Expr &n)> &f) {
+          return serial("p", imm(old + 1), [&](const Expr &p) { return Body{bindTo("n", h * (old + 1) + p, f)}; });
+        };
+        Stmt largest = eachPart([&](const Expr &n) {
+          return Body{kir::store(most, imm(0), max(load(most, imm(0)), load(weightsOf, n * 2 + 1)))};
+        });
+        Stmt add = eachPart([&](const Expr &n) {
+          return Body{
+              bindTo("w", unary(UnaryOp::exp, load(weightsOf, n * 2 + 1) - load(most, imm(0))), [&](const Expr &w) {
+                return Body{kir::store(sum, imm(0), kir::fma(w, load(weightsOf, n * 2), load(sum, imm(0)))),
+                            kir::store(out, imm(0), kir::fma(w, load(sums, n * shape.size + x), load(out, imm(0))))};
+              })};
+        });
+        return Body{alloc(most, {alloc(sum, {alloc(out, {kir::store(most, imm(0), fimm(noScore, dtype())),
+                                                         kir::store(sum, imm(0), fimm(0, dtype())),
+                                                         kir::store(out, imm(0), fimm(0, dtype())), largest, add,
+                                                         kir::store(group.outputs[0], h * shape.size + x,
+                                                                    load(out, imm(0)) / load(sum, imm(0)))})})})};
+      })};
+    });
+  }
+
+  static constexpr double noScore = -1e30;  // stands for minus infinity, below all scores
+
+  Cached cached;
+  const Packed qkv;
+  const int64_t rows, each, old;  // rows of the cache, of a part, and parts of the cache
+  const Buffer scores, sums, weightsOf;
+  Buffer cache[2];
 };
 
 class Forward : GridAttention {
@@ -650,6 +780,7 @@ private:
 }  // namespace
 
 Phases cachedBlocks(GroupEval &group, const Op &op, const Schedule &s) { return Cached(group, op, s).phases(); }
+Phases splitBlocks(GroupEval &group, const Op &op, const Schedule &s) { return Split(group, op, s).phases(); }
 Phases forwardBlocks(GroupEval &group, const Op &op, const Schedule &s) { return Forward(group, op, s).phases(); }
 Phases backwardBlocks(GroupEval &group, const Op &op, const Schedule &s) { return Backward(group, op, s).phases(); }
 

@@ -86,6 +86,14 @@ Schedule cachedSchedule() {
   return s;
 }
 
+Schedule splitSchedule(int64_t rows) {
+  constexpr int64_t fewest = 128, parts = 16, most = 4096;  // keys of a part, parts, keys that shared memory holds
+  Schedule s;
+  s.threads = 128;
+  s.kb = std::clamp(ceilDiv(rows, parts), fewest, most);
+  return s;
+}
+
 Schedule cudaSchedule(const Op &op, const Target &target) {
   const bool backward = op.is(OpKind::attention_grad);
   const Type &type = op.operand(backward)->type;
