@@ -75,7 +75,9 @@ std::vector<Case> someLoopTrees(std::set<std::string> &recipes) {
         const std::string kind = op.attrs.getString("kind");
         if (kind == "matmul" || kind == "attention" || kind == "attention_grad" ||
             (kind == "scatter") != (tokens == often) ||
-            (kind == "attention_cached" ? tokens != cached || op.operand(0)->type.dim(1) != 1 : tokens == cached))
+            (kind == "attention_split" || kind == "attention_cached"
+                 ? tokens != cached || op.operand(0)->type.dim(1) != 1
+                 : tokens == cached))
           continue;
         Group g = alone(op);
         std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()), 3);
@@ -91,7 +93,15 @@ std::vector<Case> someLoopTrees(std::set<std::string> &recipes) {
           for (Tensor &x : operands)
             if (x.type.dtype == DType::i64)
               x.data[0] = double(cached - op.operand(0)->type.dim(1));
-        Case c = makeCase(std::move(g), std::move(operands));
+        // Few threads, so that each adds several products, also of rows that others have made.
+        std::optional<Schedule> schedule;
+        if (kind == "row_matmul") {
+          schedule = defaultSchedule(op, target);
+          schedule->threads = 192;
+          if (!schedule->mr)
+            schedule->nc = 2 * schedule->nr;
+        }
+        Case c = makeCase(std::move(g), std::move(operands), schedule);
         const std::string text = emitCuda(c.gpu, "k").text;
         size_t barriers = 0;
         for (size_t at = 0; (at = text.find("barrier();", at)) != std::string::npos; ++at)

@@ -477,19 +477,20 @@ private:
 
   Body ofNew(const Expr &n, const Expr &h, const Expr &pos) const {
     const Expr kv = h / imm(shape.group()), key = qkv.key(imm(0), imm(0), kv), value = qkv.value(imm(0), imm(0), kv);
-    auto copy = [&](const Buffer &to, const Expr &at, const Expr &from) {
-      return shareOut(shape.size / pack, [&](const Expr &piece) {
-        return Body{vectorLoop("x", imm(pack), pack, [&](const Expr &x) {
+    Body all = {shareOut(shape.size / pack, [&](const Expr &piece) {
+      auto copy = [&](const Buffer &to, const Expr &at, const Expr &from) {
+        return vectorLoop("x", imm(pack), pack, [&](const Expr &x) {
           return Body{kir::store(to, at + piece * pack + x, load(qkv.buffer, from + piece * pack + x))};
-        })};
-      });
-    };
-    Body all = {copy(sums, n * shape.size, value)};
-    if (cached.stays()) {
-      const Expr at = (kv * rows + pos) * shape.size;
-      all.push_back(ifThen(binary(BinaryOp::eq, h % imm(shape.group()), imm(0)),
-                           {copy(cache[0], at, key), copy(cache[1], at, value)}));
-    }
+        });
+      };
+      Body body = {copy(sums, n * shape.size, value)};
+      if (cached.stays()) {
+        const Expr at = (kv * rows + pos) * shape.size;
+        body.push_back(ifThen(binary(BinaryOp::eq, h % imm(shape.group()), imm(0)),
+                              {copy(cache[0], at, key), copy(cache[1], at, value)}));
+      }
+      return body;
+    })};
     all.push_back(threadLoop("one", 1, [&](const Expr &) {
       return Body{dot(
           "dot", [&](const Expr &x) { return load(qkv.buffer, qkv.query(imm(0), imm(0), h) + x); },

@@ -21,6 +21,7 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 namespace gptc {
@@ -190,9 +191,7 @@ private:
     }
     sweeps.push_back({&value});
 
-    int64_t lanes = s.threads;  // of a sum
-    while (lanes > p.k)
-      lanes /= 2;
+    const int64_t lanes = int64_t(std::bit_floor(uint64_t(std::min<int64_t>(s.threads, p.k))));  // of a sum
     Seq row;
     placer.push(row, {rowVar});
     // All loads at once, not one sweep's behind another's.
@@ -386,7 +385,7 @@ private:
   void addSlices(Seq &block) {
     const int64_t elements = rows * s.nc;
     int64_t helpers = 1;  // that share the slices of an element
-    while (2 * helpers * s.nc <= s.threads && 4 * helpers <= slices)
+    while (2 * helpers * s.nc <= s.threads && 4 * helpers <= slices && slices % (2 * helpers) == 0)
       helpers *= 2;
     const int64_t each = slices / helpers;
     auto sum = [&](Seq &seq, const Expr &from, int64_t count, int64_t apart) {
