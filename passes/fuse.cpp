@@ -15,8 +15,8 @@
 //   row_fold   on GPUs: a row group and a fold group that both read two tensors, as the gradients of a norm do, if
 //              every multiprocessor gets a block of rows and has room for two
 //   row_matmul on GPUs, in functions with a cache of keys and values: a matmul of up to four rows with what follows it,
-//              and with the row or pointwise group that computes its first operand for it alone. There attention of one
-//              token is attention_split
+//              and with the row or pointwise group, or the attention of one token, that computes its first operand for
+//              it alone. Other attention of one token is attention_split there
 // All other ops form groups of their own.
 //
 // Algorithm
@@ -29,7 +29,8 @@
 //   3. Units A and B (A first) may merge if no op between them both depends on A and is needed by B. The units between
 //      them that do not depend on A move before A, the others after B. A write depends on the users of the content that
 //      it replaces.
-//   4. The results of a group are the values used outside (of attention ops all). Its operands are in order of first
+//   4. The results of a group are the values used outside (of attention ops all, but the one that a product
+//      in the group reads). Its operands are in order of first
 //      use.
 //
 // Options, for ablation: epilogue, row, pointwise, fold, row_fold, row_matmul (default true) allow a kind of growth;
@@ -513,6 +514,13 @@ private:
       ++productsSplit;
       const Value *a = product->operand(0);
       Unit *before = unitOfValue(source(a));
+      if (before && before->kind == RecipeKind::attention_split && source(a) == a && a->index == 0 && a->hasOneUse()) {
+        if (Unit *merged = tryMerge(before, u)) {
+          merged->kind = RecipeKind::row_matmul;
+          merged->anchor = product;
+        }
+        continue;
+      }
       if (!before || (before->kind != RecipeKind::row && before->kind != RecipeKind::pointwise) || source(a) != a ||
           !domainOf(*before->anchor).sameShape(a->type) || int64_t(u->ops.size() + before->ops.size()) > maxOps)
         continue;
@@ -572,8 +580,8 @@ private:
             })) {
           used = true;
           escaping.push_back(v);
-        } else if (op->def().fusion == FusionKind::attention) {
-          escaping.push_back(v);  // the recipe needs all results as outputs
+        } else if (op->def().fusion == FusionKind::attention && (u.kind != RecipeKind::row_matmul || i > 0)) {
+          escaping.push_back(v);  // the recipe needs all results as outputs, but the one that a product reads
         }
       }
     }
@@ -642,7 +650,7 @@ bool fuse(Module &m, const PassOptions &options) {
   if (products + attentions > 0)
     record(m, {.pass = "fuse",
                .name = "decode",
-               .choice = fmt::format("{} products cut over k, {} attention over keys", products, attentions),
+               .choice = fmt::format("{} products cut over k, attention of {} layers over keys", products, attentions),
                .note = "a row has the same bits beside up to 3 others and on any GPU, not those of one chain over k "
                        "(compile.split_decode = false)"});
   return changed;

@@ -85,8 +85,13 @@ void copyAround(Op &write, const StateUses &uses) {
 
 /// Step 5.
 bool markInPlace(Op &group) {
-  if (!group.is(OpKind::fused) ||
-      (kindOf(group) != RecipeKind::attention_cached && kindOf(group) != RecipeKind::attention_split))
+  auto changesRows = [&] {
+    for (const Op &op : *group.body)
+      if (op.is(OpKind::attention_cached))
+        return true;
+    return false;
+  };
+  if (!group.is(OpKind::fused) || !changesRows())
     return false;
   std::vector<int64_t> entries(group.numResults(), -1);
   for (unsigned i = 0; i < group.numResults(); ++i)

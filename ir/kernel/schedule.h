@@ -6,7 +6,8 @@
 //   library    the order is the library's; `algorithm` chooses among several.
 //   vec        the number of lanes in which sums within a row are added (recipes row, row_fold and
 //              attention_cached). Its default does not depend on the machine; measurements must not change it.
-//   threads, mr, nr, nc   of the recipe row_matmul: into how many parts its sums are cut. The same holds for them.
+//   threads, mr, nr, nc   of the recipe row_matmul: into how many parts its sums are cut. The same holds for them, and
+//              for `kb` of row_matmul and attention_split, the keys of a part.
 // The plan states all of them, so that a plan gives the same bits everywhere.
 #pragma once
 

@@ -73,11 +73,12 @@ std::vector<Case> someLoopTrees(std::set<std::string> &recipes) {
         if (!op.is(OpKind::fused))
           continue;
         const std::string kind = op.attrs.getString("kind");
+        bool hasCache = false;
+        for (const Op &member : *op.body)
+          hasCache |= member.is(OpKind::attention_cached);
         if (kind == "matmul" || kind == "attention" || kind == "attention_grad" ||
             (kind == "scatter") != (tokens == often) ||
-            (kind == "attention_split" || kind == "attention_cached"
-                 ? tokens != cached || op.operand(0)->type.dim(1) != 1
-                 : tokens == cached))
+            (hasCache ? tokens != cached || op.operand(0)->type.dim(1) != 1 : tokens == cached))
           continue;
         Group g = alone(op);
         std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()), 3);
@@ -106,7 +107,7 @@ std::vector<Case> someLoopTrees(std::set<std::string> &recipes) {
         size_t barriers = 0;
         for (size_t at = 0; (at = text.find("barrier();", at)) != std::string::npos; ++at)
           ++barriers;
-        if (++taken[{kind, barriers}] > 2)
+        if (++taken[{hasCache ? kind + " with a cache" : kind, barriers}] > 2)
           continue;
         recipes.insert(kind);
         cases.push_back(std::move(c));

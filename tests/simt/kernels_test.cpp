@@ -63,16 +63,25 @@ struct CacheShape {
   double softcap = 0;
 };
 
-/// A case whose caches are copied, and one whose stay where they are.
+/// A case whose caches are copied, and one whose stay where they are. In a group of the kind row_matmul a product reads
+/// the result.
 void addAttention(std::vector<Case> &cases, const char *kind, const CacheShape &n) {
-  const std::string parameters =
+  std::string parameters =
       fmt::format("%x: {0}[1,{1},{2}]; %k: {0}[{3},{4},{5}]; %v: {0}[{3},{4},{5}]; %p: i64[]", n.type, n.tokens,
                   (n.heads + 2 * n.keyHeads) * n.size, n.keyHeads, n.rows, n.size);
-  const std::string body =
+  std::string body =
       fmt::format("%o, %k2, %v2 = attention_cached %x, %k, %v, %p {{n_head={}, n_kv_head={}, alibi={}, window={}, "
-                  "softcap={}}} : {}[1,{},{}], {}[{},{},{}], {}[{},{},{}]\nyield %o, %k2, %v2",
+                  "softcap={}}} : {}[1,{},{}], {}[{},{},{}], {}[{},{},{}]\n",
                   n.heads, n.keyHeads, n.alibi, n.window, double(n.softcap), n.type, n.tokens, n.heads * n.size, n.type,
                   n.keyHeads, n.rows, n.size, n.type, n.keyHeads, n.rows, n.size);
+  std::vector<int64_t> inPlace = {-1, 1, 2};
+  if (std::string_view(kind) == "row_matmul") {
+    parameters += fmt::format("; %w: {}[{},40]; %z: f32[1,1,40]", n.type, n.heads * n.size);
+    body += "%y = matmul %o, %w {out=\"f32\"} : f32[1,1,40]\n%s = add %y, %z : f32[1,1,40]\nyield %k2, %v2, %s";
+    inPlace = {1, 2, -1};
+  } else {
+    body += "yield %o, %k2, %v2";
+  }
   Group g = group(kind, parameters, body);
   std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()));
   for (Tensor &t : operands)
@@ -80,7 +89,7 @@ void addAttention(std::vector<Case> &cases, const char *kind, const CacheShape &
       v = roundTo(t.type.dtype, v);
   operands[3].data[0] = double(n.pos);
   Group stays = group(kind, parameters, body);
-  stays.fused->attrs.set("in_place", std::vector<int64_t>{-1, 1, 2});
+  stays.fused->attrs.set("in_place", inPlace);
   cases.push_back(makeCase(std::move(stays), operands));
   cases.push_back(makeCase(std::move(g), std::move(operands)));
 }
@@ -105,7 +114,8 @@ TEST(CudaText, AttentionInPartsOfKeys) {
        {CacheShape{"bf16", 1, 700, 4, 2, 64, 650, false}, CacheShape{"f16", 1, 300, 2, 2, 24, 0, true},
         CacheShape{"f32", 1, 270, 3, 1, 7, 269, true}, CacheShape{"bf16", 1, 700, 2, 1, 64, 650, false, 300, 2},
         CacheShape{"f32", 1, 4200, 2, 2, 4, 9999, false}, CacheShape{"f32", 1, 9, 2, 1, 130, 5, false}})
-    addAttention(cases, "attention_split", n);
+    for (const char *kind : {"attention_split", "row_matmul"})
+      addAttention(cases, kind, n);
   check(cases);
 }
 

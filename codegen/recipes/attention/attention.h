@@ -41,6 +41,8 @@ bool usesPairs(const Op &op, unsigned qkv, const Target &target);
 /// The group's one op besides constants and the yield. Null unless it is of this kind, takes only inputs of the group,
 /// and all of its results are yielded in order.
 const Op *onlyOp(const Op &fused, OpKind kind);
+/// The group's output that is this result of a member.
+unsigned outputOf(const GroupEval &group, const Value *result);
 
 /// Offsets (elements) in packed rows of queries, keys and values, for token i of sequence b.
 struct Packed {
@@ -166,6 +168,15 @@ struct Phases {
 Phases cachedBlocks(GroupEval &group, const Op &op, const Schedule &s);
 /// Of one new token, a block for each s.kb keys of a head.
 Phases splitBlocks(GroupEval &group, const Op &op, const Schedule &s);
+/// The same for a kernel that reads the result (result 0 of `op`) itself and does not store it: `phases` leave parts of
+/// sums in their workspaces, from which `result` makes element x of a head, in the compute dtype. It is a DAG with a
+/// few nodes for each part (place.h).
+struct SplitParts {
+  Phases phases;
+  int64_t size;  // elements of a head
+  std::function<kir::Expr(const kir::Expr &head, const kir::Expr &x)> result;
+};
+SplitParts splitParts(GroupEval &group, const Op &op, const Schedule &s);
 Phases forwardBlocks(GroupEval &group, const Op &op, const Schedule &s);
 Phases backwardBlocks(GroupEval &group, const Op &op, const Schedule &s);
 /// Default schedules of these (cuda_schedule.cpp). With a cache there are only loop trees.

@@ -75,6 +75,13 @@ const Op *onlyOp(const Op &fused, OpKind kind) {
   return found;
 }
 
+unsigned outputOf(const GroupEval &group, const Value *result) {
+  for (unsigned i = 0; i < group.outputs.size(); ++i)
+    if (group.output(i) == result)
+      return i;
+  GPTC_UNREACHABLE("a result of {} that is no output", result->def->name());
+}
+
 LoweredGroup Phases::lowered(const GroupEval &group) && {
   LoweredGroup out;
   out.kernel.name = group.kernelName();

@@ -139,7 +139,7 @@ std::vector<Expr> Epilogue::valuesAt(const Point &p, const Expr &sum, std::vecto
   group.bind(problem.anchor->result(), [sum](const Point &) { return sum; });
   std::vector<Expr> values;
   for (unsigned r = 0; r < group.outputs.size(); ++r)
-    if (!isColumnSum(r)) {
+    if (isElement(r)) {
       results.push_back(r);
       values.push_back(group.at(group.output(r), p));
     }
@@ -181,7 +181,7 @@ Stmt Epilogue::prefetch(const Expr &batch, const Expr &firstRow, int64_t rows, c
   std::vector<Full> all;
   const Type &shape = problem.anchor->result()->type;
   for (unsigned i = 0; i < group.outputs.size(); ++i)
-    if (!isColumnSum(i))
+    if (isElement(i))
       all.push_back({group.outputs[i], &group.output(i)->type});
   for (unsigned i = 0; i < group.inputs.size(); ++i)
     if (i != problem.a && i != problem.b && group.body.args[i]->type.sameShape(shape))
@@ -199,6 +199,11 @@ Stmt Epilogue::prefetch(const Expr &batch, const Expr &firstRow, int64_t rows, c
     }
     return body;
   });
+}
+
+bool Epilogue::isElement(unsigned result) const {
+  const Op *maker = group.output(result)->def;
+  return !isColumnSum(result) && !(maker && maker->def().fusion == FusionKind::attention);
 }
 
 bool Epilogue::isColumnSum(unsigned result) const {

@@ -48,8 +48,8 @@ std::vector<Schedule> cpuSpace(const Problem &p, const Schedule &base, const Tar
 class Epilogue {
 public:
   Epilogue(GroupEval &group, const Problem &problem) : group(group), problem(problem) {}
-  /// Evaluates and stores every output for rows firstRow..firstRow+rows and columns firstCol..firstCol+cols, in vectors
-  /// of `lanes`. The sum of (row, col) is sum(row - firstRow, col - firstCol).
+  /// Evaluates and stores every output with the product's shape for rows firstRow..firstRow+rows and columns
+  /// firstCol..firstCol+cols, in vectors of `lanes`. The sum of (row, col) is sum(row - firstRow, col - firstCol).
   kir::Stmt emit(const kir::Expr &batch, const kir::Expr &firstRow, const kir::Expr &rows, const kir::Expr &firstCol,
                  const kir::Expr &cols, int lanes,
                  const std::function<kir::Expr(const kir::Expr &row, const kir::Expr &col)> &sum);
@@ -71,9 +71,11 @@ public:
 
 private:
   Point point(const kir::Expr &batch, const kir::Expr &row, const kir::Expr &col);
-  /// The values of all outputs but a column sum at `p`, where the matmul's result is `sum`; fills `results` with their
-  /// numbers.
+  /// The values of all outputs with the product's shape at `p`, where the matmul's result is `sum`; fills `results`
+  /// with their numbers.
   std::vector<kir::Expr> valuesAt(const Point &p, const kir::Expr &sum, std::vector<unsigned> &results);
+  /// False for a column sum, and for caches of keys and values.
+  bool isElement(unsigned result) const;
   bool isColumnSum(unsigned result) const;
   GroupEval &group;
   const Problem &problem;

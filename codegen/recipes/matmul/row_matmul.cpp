@@ -2,6 +2,9 @@
 // operand in front of it and what follows its result behind it. So a norm, the product that reads it and the residual
 // sum are one kernel.
 //
+// Attention of one new token may be in front too. Its parts (recipe attention_split) are a launch before, and step 1
+// adds them up.
+//
 //   1. A block takes `nc` columns. It makes all rows of the first operand in shared memory: sums of a row in a lane for
 //      each thread, then the elements. Every block does, as that costs less than one more kernel.
 //   2. Reading B limits the speed, so threads are spread over k too: each adds every S-th step of k for its columns,
@@ -11,6 +14,7 @@
 //
 // Order of sums. The slices follow from `threads`, `nr` and `nc`, whose defaults depend on the product's shape and
 // types alone: not on the number of rows, on other sequences of a batch or on the GPU.
+#include "codegen/recipes/attention/attention.h"
 #include "codegen/recipes/matmul/matmul.h"
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/row_sums.h"
@@ -34,6 +38,25 @@ namespace {
 
 /// Loads of B of a thread that are under way together.
 constexpr int64_t loadsAhead = 8;
+
+/// The op that makes the first operand of the product if it is attention, else null.
+const Op *attentionOf(const Problem &p) {
+  const Op *def = p.anchor->operand(0)->def;
+  return def && def->is(OpKind::attention_cached) ? def : nullptr;
+}
+
+/// Why the recipe does not cover a group with this attention; "" if it does.
+std::string readAttention(const Op &op, const Op &fused) {
+  if (op.operand(0)->type.dim(1) != 1)
+    return "attention of several tokens";
+  if (llvm::any_of(op.operands(), [](const Value *v) { return v->def != nullptr; }))
+    return "attention to what the group makes";
+  const auto results = fused.body->back()->operands();
+  if (llvm::is_contained(results, op.result(0)) || llvm::count(results, op.result(1)) != 1 ||
+      llvm::count(results, op.result(2)) != 1)
+    return "other results of attention than the caches";
+  return "";
+}
 
 /// The product of a group. Returns "" if the recipe covers the group, else why it does not.
 std::string read(const Op &fused, Problem &p) {
@@ -68,7 +91,14 @@ std::string read(const Op &fused, Problem &p) {
         return "padding between rows";
   // Before the product: rows of its first operand. Behind it: elements of its result.
   llvm::DenseSet<const Op *> before, behind = {&op};
+  const Op *attention = attentionOf(p);
   std::vector<const Value *> needed = {a};
+  if (attention) {
+    if (const std::string why = readAttention(*attention, fused); !why.empty() || a->index != 0)
+      return why.empty() ? "a product of a cache" : why;
+    before.insert(attention);
+    needed.clear();
+  }
   while (!needed.empty()) {
     const Op *def = needed.back()->def;
     needed.pop_back();
@@ -81,7 +111,9 @@ std::string read(const Op &fused, Problem &p) {
   for (const Op &o : *fused.body) {
     if (&o == &op || before.contains(&o))
       continue;
-    if (llvm::any_of(o.operands(), [&](const Value *v) { return before.contains(v->def); }))
+    auto isCache = [&](const Value *v) { return attention && v->def == attention && v->index > 0; };
+    if (llvm::any_of(o.operands(),
+                     [&](const Value *v) { return before.contains(v->def) && !(isCache(v) && o.is(OpKind::yield)); }))
       return "a value that is used before the product and elsewhere";
     if (o.isOneOf(OpKind::constant, OpKind::yield))
       continue;
@@ -92,7 +124,7 @@ std::string read(const Op &fused, Problem &p) {
       behind.insert(&o);
   }
   for (const Value *v : fused.body->back()->operands())
-    if (!v->type.sameShape(result))
+    if (!v->type.sameShape(result) && !(attention && v->def == attention))
       return "a result of another shape than the product's";
   return "";
 }
@@ -117,6 +149,15 @@ public:
   }
 
   LoweredGroup build() {
+    attention::Phases out;
+    if (const Op *op = attentionOf(p)) {
+      Schedule split = attention::splitSchedule(op->operand(1)->type.dim(1));
+      split.kb = s.kb;
+      attention::SplitParts made = attention::splitParts(g, *op, split);
+      out = std::move(made.phases);
+      attentionResult = made.result;
+      headSize = made.size;
+    }
     a = makeBuffer("a", g.compute, Storage::shared, rows * p.k);
     parts = makeBuffer("parts", g.compute, Storage::shared, slices * rows * s.nc);
     Seq block;
@@ -131,11 +172,8 @@ public:
     threadLoop(block, s.threads, [&](Seq &thread, const Expr &t) { p.tb ? byRows(thread, t) : byColumns(thread, t); });
     addSlices(block);
     placer.pop();
-    LoweredGroup out;
-    out.kernel.name = g.kernelName();
-    out.kernel.params = g.params();
-    out.kernel.body = {loop(LoopKind::grid, number, imm(across * (p.m / rows)), block.take())};
-    return out;
+    out.body.push_back(loop(LoopKind::grid, number, imm(across * (p.m / rows)), block.take()));
+    return std::move(out).lowered(g);
   }
 
 private:
@@ -152,24 +190,50 @@ private:
     placer.pop();
     block.add(loop(LoopKind::block_thread, t, imm(threads), thread.take()));
   }
-  /// Shares the elements of a row among all threads; c is the element.
-  void eachElement(Seq &row, const std::function<void(Seq &)> &body) {
-    threadLoop(row, s.threads, [&](Seq &thread, const Expr &t) {
-      Expr steps = imm(p.k / s.threads);
-      if (p.k % s.threads)
-        steps = steps + select(lt(t, imm(p.k % s.threads)), imm(1), imm(0));
+  /// Shares `count` pieces among all threads.
+  void eachPiece(Seq &block, int64_t count, const std::function<void(Seq &, const Expr &piece)> &body) {
+    threadLoop(block, s.threads, [&](Seq &thread, const Expr &t) {
+      Expr steps = imm(count / s.threads);
+      if (count % s.threads)
+        steps = steps + select(lt(t, imm(count % s.threads)), imm(1), imm(0));
       const Var i = makeVar("i");
-      Seq element;
-      placer.push(element, {i});
-      placer.let(c, kir::ref(i) * s.threads + t);
-      body(element);
+      Seq one;
+      placer.push(one, {i});
+      body(one, kir::ref(i) * s.threads + t);
       placer.pop();
-      thread.add(loop(LoopKind::serial, i, steps, element.take()));
+      thread.add(loop(LoopKind::serial, i, steps, one.take()));
+    });
+  }
+  /// The same with the elements of a row; c is the element.
+  void eachElement(Seq &row, const std::function<void(Seq &)> &body) {
+    eachPiece(row, p.k, [&](Seq &element, const Expr &n) {
+      placer.let(c, n);
+      body(element);
+    });
+  }
+
+  /// Step 1 of attention: four elements at a time, so that a thread waits once for memory.
+  void addParts(Seq &block) {
+    block.alloc(a);
+    const int64_t pack = std::gcd<int64_t>(4, headSize), pieces = headSize / pack;
+    eachPiece(block, p.k / pack, [&](Seq &piece, const Expr &n) {
+      const Expr head = placer.let("head", n / imm(pieces)), first = placer.let("x", n % imm(pieces) * pack);
+      const Var j = makeVar("j");
+      Seq element;
+      placer.push(element, {j});
+      const Value *o = p.anchor->operand(0);
+      g.bind(o, [&](const Point &) { return attentionResult(head, first + kir::ref(j)); });
+      const Expr value = g.at(o, Point().add(imm(0), o->type.dims));
+      element.add(store(a, head * headSize + first + kir::ref(j), placer.place(value)));
+      placer.pop();
+      piece.add(loop(LoopKind::vector, j, imm(pack), element.take(), int(pack)));
     });
   }
 
   /// Step 1.
   void makeRows(Seq &block) {
+    if (attentionResult)
+      return addParts(block);
     const Type &type = p.anchor->operand(0)->type;
     const llvm::ArrayRef<Dim> dims = type.dims;
     Point point;
@@ -422,6 +486,8 @@ private:
   int64_t rows = p.m;    // of a block: all, or fewer where a GPU has no room
   Placer placer;
   const Var rowVar = makeVar("row"), c = makeVar("c");
+  std::function<Expr(const Expr &head, const Expr &x)> attentionResult;  // attention::SplitParts; null without
+  int64_t headSize = 0;
   Buffer a, parts;  // rows of the first operand; sums by slice, row and column
   Expr inMemory;    // element c of row rowVar of the first operand, where nothing computes it
   Expr first, firstRow, columns;
@@ -441,6 +507,8 @@ Schedule defaults(const Op &fused, const Target &target) {
   constexpr int64_t manyBlocks = 128;  // keep a GPU busy
   Schedule s;
   s.threads = 256;
+  if (const Op *op = attentionOf(p))
+    s.kb = attention::splitSchedule(op->operand(1)->type.dim(1)).kb;
   const int64_t atOnce = std::gcd<int64_t>(16 / int64_t(sizeOf(p.stored)), p.ldb);
   if (p.tb) {
     s.nr = int(std::gcd(atOnce, p.k));

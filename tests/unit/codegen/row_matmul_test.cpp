@@ -102,6 +102,27 @@ TEST(RowMatmul, RefusesWhatItCannotAdd) {
       << "rows for which some GPUs have no room";
 }
 
+TEST(RowMatmul, TakesAttentionOfOneTokenForOneProduct) {
+  auto isTaken = [](const char *tokens, const char *rest) {
+    std::string body = "%o, %k2, %v2 = attention_cached %x, %k, %v, %p {{n_head=2}} : f32[1,{0},16], f32[2,8,8], "
+                       "f32[2,8,8]\n%y = matmul %o, %w : f32[1,{0},16]\n";
+    const Group g = group("row_matmul",
+                          fmt::format("%x: f32[1,{},48]; %k: f32[2,8,8]; %v: f32[2,8,8]; %p: i64[]; %w: f32[16,16]; "
+                                      "%z: f32[16,8]",
+                                      tokens),
+                          fmt::format(fmt::runtime(body + rest), tokens));
+    return groupProblem(*g.fused).empty();
+  };
+  EXPECT_TRUE(isTaken("1", "yield %k2, %v2, %y"));
+  EXPECT_TRUE(isTaken("1", "%r = relu %y : f32[1,1,16]\nyield %r, %k2, %v2"));
+  EXPECT_FALSE(isTaken("2", "yield %k2, %v2, %y")) << "two tokens";
+  EXPECT_FALSE(isTaken("1", "yield %o, %k2, %v2, %y")) << "attention's result";
+  EXPECT_FALSE(isTaken("1", "%s = add %y, %o : f32[1,1,16]\nyield %k2, %v2, %s")) << "attention behind the product";
+  EXPECT_FALSE(isTaken("1", "yield %k2, %y")) << "one cache";
+  EXPECT_FALSE(isTaken("1", "yield %k2, %v2, %v2, %y")) << "a cache twice";
+  EXPECT_FALSE(isTaken("1", "%r = relu %k2 : f32[2,8,8]\nyield %k2, %v2, %y, %r")) << "a cache in the group";
+}
+
 TEST(RowMatmul, TakesNoCpu) {
   const Group g = rowProducts()[0].of(1);
   EXPECT_THROW(defaultSchedule(*g.fused, hostTarget(1)), UserError);
