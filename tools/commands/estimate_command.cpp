@@ -85,6 +85,7 @@ json jsonOf(const Estimate &e, double tokens, const ClusterConfig &c) {
   j["remat"] = s.remat ? "full" : "none";
   j["predicted_only"] = e.predictedOnly;
   j["memory_by"] = e.planned ? "plan" : "formula";
+  j["times_by"] = e.byCode ? "code" : "formula";
   j["seconds"] = {{"compute", e.compute}, {"recompute", e.recompute}, {"bubble", e.bubble}, {"reduce", e.reduce},
                   {"gather", e.gather},   {"exchange", e.exchange},   {"hidden", e.hidden}, {"optimizer", e.optimizer},
                   {"host", e.host},       {"overhead", e.overhead}};
@@ -140,7 +141,7 @@ struct EstimateOptions {
   std::optional<std::string> gpus;
   std::vector<std::string> settings;
   double tokens = 100e9;
-  bool json = false, search = false;
+  bool json = false, search = false, byCode = false;
   int64_t pipeline = 1;
 };
 
@@ -193,6 +194,8 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
     if (!shown)
       shown = config;
     Forecaster f(config, cluster, plans);
+    if (o.byCode)
+      f.takeTimesByCode();
     const int64_t n = gpus ? gpus : config.parallel.data * config.parallel.tensor * o.pipeline;
     if (o.search) {
       std::vector<Estimate> found = searchStrategies(f, n);
@@ -259,6 +262,8 @@ void runEstimate(const EstimateOptions &o) {
     for (const Estimate &e : all)
       text += row(e, o.tokens, cluster);
     fmt::print("{}", text);
+    if (llvm::any_of(all, [](const Estimate &e) { return e.byCode; }))
+      fmt::print("\ns/step by the code of the plans' kernels\n");
     for (const Estimate &e : all)
       if (e.outOfMemory) {
         std::vector<std::string> parts;
@@ -428,7 +433,12 @@ void addEstimateCommand(Command &app) {
   const Option pipeline = c.option("--pipeline", o->pipeline, "Stages of a pipeline, which is forecast and not run")
                               .within<int64_t>(1, 1024)
                               .showDefault();
-  c.flag("--search", o->search, "The best strategy for each number of GPUs").excludes(pipeline);
+  const Option search = c.flag("--search", o->search, "The best strategy for each number of GPUs").excludes(pipeline);
+  c.flag("--by-code", o->byCode,
+         "Times by the code of the plan's kernels, as `gptc explain --target` says them. Needs NVRTC and nvdisasm, and "
+         "no GPU")
+      .excludes(pipeline)
+      .excludes(search);
   c.flag("--json", o->json, "Prints JSON: one object for one number of GPUs, else a list");
   c.option("--svg", o->svg, "Draws days.svg, step.svg and memory.svg into a folder").type("FOLDER");
   c.run([o, gpus] {

@@ -109,9 +109,10 @@ std::optional<Refusal> refusalOf(const Config &base, const ClusterConfig &machin
 /// The steps of an estimate, in the order in which they are to be called.
 class StepEstimate {
 public:
+  /// `times`: of the plan's code, instead of the formula's; null without.
   StepEstimate(const Config &config, const ClusterConfig &machines, int64_t sharers, const Workload &workload,
-               Estimate &e)
-      : config(config), machines(machines), sharers(sharers), w(workload), s(e.strategy), e(e) {}
+               const CodeTimes *times, Estimate &e)
+      : config(config), machines(machines), sharers(sharers), w(workload), times(times), s(e.strategy), e(e) {}
 
   void computation();
   void collectives();
@@ -128,6 +129,7 @@ private:
   const ClusterConfig &machines;
   const int64_t sharers;  // ranks of one device
   const Workload &w;
+  const CodeTimes *times;
   const Strategy &s;
   Estimate &e;
 
@@ -176,6 +178,11 @@ void StepEstimate::computation() {
   const double again = s.remat ? forward / (tensor * stages) : 0;
   e.compute = passes * perPass * slow;
   e.recompute = passes * again * slow;
+  if (times) {
+    const double share = again / (perPass + again);
+    e.compute = (1 - share) * times->passes;
+    e.recompute = share * times->passes;
+  }
   // Of 1F1B (Narayanan et al. 2021).
   e.bubble = s.pipeline > 1 ? (stages - 1) / passes * (e.compute + e.recompute) : 0;
 }
@@ -241,6 +248,10 @@ void StepEstimate::overlap() {
 }
 
 void StepEstimate::optimizer() {
+  if (!s.offload && times) {
+    e.optimizer += times->optimizer;
+    return;
+  }
   if (!s.offload) {
     e.optimizer += w.updateBytes * owned * (parameters / w.parameters) / device.bandwidth;
     return;
@@ -305,8 +316,11 @@ void StepEstimate::memoryOfPasses() {
 
 }  // namespace
 
-Estimate Forecaster::estimate(const Strategy &s) {
+Estimate Forecaster::estimate(const Strategy &s) { return estimate(s, nullptr); }
+
+Estimate Forecaster::estimate(const Strategy &s, const CodeTimes *times) {
   Estimate e;
+  e.byCode = times != nullptr;
   e.strategy = s;
   if (std::optional<Refusal> r = refusalOf(base, machines, s)) {
     e.problem = std::move(r->problem);
@@ -318,7 +332,7 @@ Estimate Forecaster::estimate(const Strategy &s) {
   e.predictedOnly = s.pipeline > 1 || (machines.software.isGptc() && notOurs);
 
   const Workload &w = workload(s.microBatch);
-  StepEstimate step(base, machines, perNode(s), w, e);
+  StepEstimate step(base, machines, perNode(s), w, times, e);
   step.computation();
   step.collectives();
   step.exchanges();

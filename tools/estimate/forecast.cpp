@@ -1,7 +1,8 @@
 // Forecaster::forecast, for configurations that have a plan. On CPUs the plan gives memory and time. On GPUs it gives
 // the memory, while the time is estimate()'s: the plan's kernels would be costed by the same costOf at the same shares
 // of the peak, because they have not been measured. estimate()'s times also compare with strategies that have no plan
-// (pipelines, compression), are those to which gptc calibrate fits its scalars, and give the order of --search.
+// (pipelines, compression), are those to which gptc calibrate fits its scalars, and give the order of --search. Times
+// by code (by_code.h) take a minute for each strategy and replace them if asked for.
 //
 // Deep models are planned with two and three layers, and each function's memory is extrapolated linearly. For ZeRO-0 to
 // 2 that equals the arena at full depth except for gaps between offsets (tests/estimate/memory_test.cpp). With ZeRO-3
@@ -71,6 +72,26 @@ const PlannedStep &Forecaster::planned(const Strategy &s) {
       planModule(c, target, defaultCacheDir(), int64_t(std::max(dev.memory - spare, 0.0)));
   const MachineRates rates = ratesOf(dev, double(s.microBatch * c.model.blockSize));
   return plans.emplace(key, plannedStep(*m, target, rates)).first->second;
+}
+
+void Forecaster::takeTimesByCode() {
+  if (!machines.software.isGptc() || machines.device.isCpu)
+    throw UserError(ErrorCode::Contradiction,
+                    fmt::format("times by code are of gptc's kernels on GPUs, and the cluster has {}",
+                                machines.device.isCpu ? "CPUs" : machines.software.name),
+                    "leave --by-code out");
+  sheet = gpuSheet(machines.device.name);
+  if (!sheet)
+    throw UserError(ErrorCode::UnknownValue, fmt::format("no data sheet of a GPU named {}", machines.device.name),
+                    "name a GPU that gptc knows in device.name, such as \"H100-SXM5-80GB\", or leave --by-code out");
+}
+
+const CodeTimes &Forecaster::timesOf(const Strategy &s) {
+  const std::string key = fmt::format("{}/{}/{}/{}/{}/{}/{}", s.gpus, s.tensor, s.zeroStage, s.microBatch, s.accumulate,
+                                      s.remat, s.offload);
+  if (auto it = byCode.find(key); it != byCode.end())
+    return it->second;
+  return byCode.emplace(key, timesByCode(configOf(s), *sheet, defaultCacheDir())).first->second;
 }
 
 const PlannedMemory &Forecaster::plannedOnGpu(const Strategy &s) {
@@ -180,6 +201,8 @@ Estimate Forecaster::forecast(const Strategy &s) {
     // The formula is a lower bound. A tree over a thousand ranks would be a kernel with as many terms.
     if (!e.problem.empty() || e.outOfMemory || (base.parallel.reduceOrder == ReduceOrder::tree && s.data() > 512))
       return e;
+    if (sheet)
+      e = estimate(s, &timesOf(s));
     const PlannedMemory &m = plannedOnGpu(s);
     e.reserved = soft.context + soft.fragmentation * (m.cache + m.largest().bytes);
     takeMemory(e, m);

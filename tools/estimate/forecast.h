@@ -9,6 +9,7 @@
 // (workload.h).
 #pragma once
 
+#include "tools/estimate/by_code.h"
 #include "tools/estimate/planned.h"
 #include "tools/estimate/workload.h"
 
@@ -36,6 +37,7 @@ struct Estimate {
   std::string problem, remedy;  // why the strategy is impossible, "" if it is not; and a remedy
   bool predictedOnly = false;   // gptc cannot run it yet
   bool planned = false;         // memory is a plan's
+  bool byCode = false;          // seconds of computation and optimizer are those of the plan's code
 
   // Seconds of one step.
   double compute = 0, recompute = 0, bubble = 0;
@@ -91,8 +93,11 @@ public:
   /// By formulas over the graph of one micro-batch, for any software and any number of ranks.
   Estimate estimate(const Strategy &s);
   /// The forecast of one configuration: estimate(), but with the memory of the plan (tools/estimate/planned.h) if gptc
-  /// can run it, and on CPUs with the plan's time as well.
+  /// can run it, on CPUs with the plan's time as well, and on GPUs after takeTimesByCode with the times of its code.
   Estimate forecast(const Strategy &s);
+  /// From now on forecast() takes the times of gptc's plans from their code. UserError: Contradiction for other
+  /// software or CPUs, UnknownValue if no data sheet has the cluster's GPU.
+  void takeTimesByCode();
 
   /// A key that is equal for strategies that differ only in sizes: numbers of data ranks, micro-batches.
   static std::string likeOf(const Strategy &s);
@@ -111,6 +116,10 @@ private:
   const Workload &workload(int64_t microBatch);
   std::map<std::string, PlannedStep> plans;  // on CPUs, by strategy
   std::shared_ptr<Plans> onGpus;
+  const GpuSheet *sheet = nullptr;          // of the GPU, for times by code
+  std::map<std::string, CodeTimes> byCode;  // by strategy
+  const CodeTimes &timesOf(const Strategy &s);
+  Estimate estimate(const Strategy &s, const CodeTimes *times);
   bool isPlanned(const Strategy &s) const;
   Config configOf(const Strategy &s) const;
   const PlannedStep &planned(const Strategy &s);

@@ -6,6 +6,7 @@
 #include "ir/opdef.h"
 #include "runtime/device/profile.h"
 #include "support/diagnostics.h"
+#include "support/thread_pool.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/STLFunctionalExtras.h"
@@ -339,12 +340,20 @@ GpuStep forecast(const Module &planned, const Target &target, const GpuRates &ra
   int sm = 0;
   llvm::StringRef(target.cpu).drop_front(strlen("sm_")).take_while(llvm::isDigit).getAsInteger(10, sm);
   std::map<const std::string *, std::vector<SassFunction>> images;  // several kernels share one
-  std::vector<std::vector<GpuLaunch>> launches;                     // of each kernel, by phase
+  for (const CudaCode &c : code)
+    images[c.image.get()];
+  {
+    std::vector<std::pair<const std::string *const, std::vector<SassFunction>> *> all;
+    for (auto &image : images)
+      all.push_back(&image);
+    ThreadPool(hostTarget().threads).each(int64_t(all.size()), [&](int64_t i) {
+      all[size_t(i)]->second = disassemble(*all[size_t(i)]->first);
+    });
+  }
+  std::vector<std::vector<GpuLaunch>> launches;  // of each kernel, by phase
   for (size_t n = 0; n < all.kernels.size(); ++n) {
     const Listed::Kernel &k = all.kernels[n];
-    const auto [image, isNew] = images.try_emplace(code[n].image.get());
-    if (isNew)
-      image->second = disassemble(*code[n].image);
+    const std::vector<SassFunction> &functions = images.at(code[n].image.get());
     GpuKernelShape shape;
     for (const kir::Buffer &b : k.lowered->kernel.params)
       shape.parameters.push_back({b->dtype, b->size * int64_t(sizeOf(b->dtype))});
@@ -352,8 +361,8 @@ GpuStep forecast(const Module &planned, const Target &target, const GpuRates &ra
       shape.parameters[k.workspacesAt + w].growth = growth;
     launches.emplace_back();
     for (const CudaPhase &p : code[n].phases) {
-      const auto f = llvm::find_if(image->second, [&](const SassFunction &f) { return f.name == p.symbol; });
-      GPTC_CHECK(f != image->second.end(), "no code of {}", p.symbol);
+      const auto f = llvm::find_if(functions, [&](const SassFunction &f) { return f.name == p.symbol; });
+      GPTC_CHECK(f != functions.end(), "no code of {}", p.symbol);
       shape.blocks = p.blocks, shape.threads = p.threads, shape.sharedBytes = p.sharedBytes;
       launches.back().push_back(gpuLaunchOf(*f, shape, rates, sm));
     }

@@ -64,7 +64,7 @@ Estimate withRematAsNeeded(Forecaster &f, Strategy s, ForecastBy by) {
 }
 
 /// Plans the best strategy until the best is one that was planned. Formulas give lower bounds of memory and, on GPUs,
-/// the final times, so no other strategy can be better.
+/// the final times, so no other strategy can be better. Times by code differ from them by the model's error.
 void planBest(Forecaster &f, std::vector<Estimate> &all, const std::vector<Strategy> &asked) {
   std::vector<bool> planned(all.size());
   for (size_t i; !planned[i = size_t(bestOf(all) - all.data())]; planned[i] = true)
