@@ -68,6 +68,9 @@ private:
     static const SassOperand absent;
     return firstSource + k < i.operands.size() ? i.operands[firstSource + k] : absent;
   }
+  /// The first and the last modifier, "" if there is none.
+  StringRef first() const { return i.modifiers.empty() ? StringRef() : StringRef(i.modifiers.front()); }
+  StringRef last() const { return i.modifiers.empty() ? StringRef() : StringRef(i.modifiers.back()); }
   size_t sources() const { return i.operands.size() - firstSource; }
   const SassOperand &result() const { return i.operands[0]; }
 
@@ -98,7 +101,8 @@ private:
     const bool decided = other.isKnown && !i.has("XOR") && other.bits[0] == i.has("OR");
     p.isKnown = opposite.isKnown = decided || (isKnown && other.isKnown);
     w.write(i.operands[0], p, ready);
-    w.write(i.operands[1], opposite, ready);
+    if (firstSource > 1)
+      w.write(i.operands[1], opposite, ready);
     return true;
   }
 
@@ -135,7 +139,8 @@ private:
       Predicate valid;
       valid.bits.fill(true);
       w.write(i.operands[0], valid, ready);
-      w.write(i.operands[1], w.read(source(0)), ready);
+      if (firstSource > 1)
+        w.write(i.operands[1], w.read(source(0)), ready);
       return true;
     }
     return false;
@@ -311,7 +316,7 @@ private:
         const double x = i.has("U32") ? a.bits[l] : int32_t(a.bits[l]),
                      y = i.has("U32") ? b.bits[l] : int32_t(b.bits[l]);
         if (!isHigh || x != y)
-          return compare(i.modifiers[0], x, y);
+          return compare(first(), x, y);
         return bool(low.bits[l]);
       });
     }
@@ -322,8 +327,7 @@ private:
       auto number = [&](size_t k, size_t l) {
         return isDouble ? w.asDouble(source(k), l) : double(asFloat(w.read(source(k), true).bits[l]));
       };
-      return setPredicate(isKnown, source(2),
-                          [&](size_t l) { return compare(i.modifiers[0], number(0, l), number(1, l)); });
+      return setPredicate(isKnown, source(2), [&](size_t l) { return compare(first(), number(0, l), number(1, l)); });
     }
     if (is({"PLOP3", "UPLOP3"})) {
       const Predicate a = w.readPredicate(source(0)), b = w.readPredicate(source(1)), c = w.readPredicate(source(2));
@@ -343,14 +347,14 @@ private:
 
   bool floats() {
     if (is({"FADD", "FMUL", "FFMA", "FMNMX", "MUFU"})) {
-      const bool isHighHalf = op == "MUFU" && i.modifiers[0].back() == 'H';  // RCP64H: of an f64
+      const bool isHighHalf = op == "MUFU" && first().ends_with("H");  // RCP64H: of an f64
       llvm::SmallVector<Value, 3> x;
       for (size_t k = 0; k < sources() && x.size() < 3; ++k)
         if (!WarpState::isPredicate(source(k)))
           x.push_back(w.read(source(k), true));
       const Predicate least = op == "FMNMX" ? w.readPredicate(source(2)) : Predicate{};
       return set(x, [&](size_t l) {
-        const float a = asFloat(x[0].bits[l]), b = x.size() > 1 ? asFloat(x[1].bits[l]) : 0,
+        const float a = x.empty() ? 0 : asFloat(x[0].bits[l]), b = x.size() > 1 ? asFloat(x[1].bits[l]) : 0,
                     c = x.size() > 2 ? asFloat(x[2].bits[l]) : 0;
         if (op == "FADD")
           return asBits(a + b);
@@ -361,10 +365,10 @@ private:
         if (op == "FMNMX")
           return asBits(least.bits[l] ? std::fmin(a, b) : std::fmax(a, b));
         if (isHighHalf) {
-          const double d = llvm::bit_cast<double>(uint64_t(x[0].bits[l]) << 32);
-          return uint32_t(llvm::bit_cast<uint64_t>(i.modifiers[0] == "RCP64H" ? 1 / d : 1 / std::sqrt(d)) >> 32);
+          const double d = llvm::bit_cast<double>(uint64_t(asBits(a)) << 32);
+          return uint32_t(llvm::bit_cast<uint64_t>(first() == "RCP64H" ? 1 / d : 1 / std::sqrt(d)) >> 32);
         }
-        return asBits(llvm::StringSwitch<float>(i.modifiers[0])
+        return asBits(llvm::StringSwitch<float>(first())
                           .Case("RCP", 1 / a)
                           .Case("RSQ", 1 / std::sqrt(a))
                           .Case("SQRT", std::sqrt(a))
@@ -421,8 +425,7 @@ private:
     }
     if (!is({"F2F", "I2F", "I2FP", "F2I"}) || i.has("F16") || i.has("BF16"))
       return false;
-    const bool fromDouble = op != "I2F" && op != "I2FP" && i.modifiers.back() == "F64",
-               toDouble = i.modifiers[0] == "F64";
+    const bool fromDouble = op != "I2F" && op != "I2FP" && last() == "F64", toDouble = first() == "F64";
     const bool isKnown =
         fromDouble || i.has("S64") || i.has("U64") ? w.readWide(source(0)).isKnown : w.read(source(0)).isKnown;
     auto number = [&](size_t l) {

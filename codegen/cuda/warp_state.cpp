@@ -19,10 +19,9 @@ size_t destinationsOf(const SassInstruction &i) {
           .Cases("EXIT", "RET", "CALL", "NOP", "BAR", "WARPSYNC", "RED", "LDGSTS", "MEMBAR", "DEPBAR", true)
           .Default(false))
     return 0;
-  if (op.contains("SETP") || op.ends_with("PLOP3") || op == "SHFL")
-    return 2;
-  if (op.ends_with("LOP3"))
-    return WarpState::isPredicate(i.operands[0]) ? 2 : 1;
+  if (op.contains("SETP") || op.ends_with("PLOP3") || op == "SHFL" ||
+      (op.ends_with("LOP3") && WarpState::isPredicate(i.operands[0])))
+    return std::min<size_t>(2, i.operands.size());
   // IADD3 R6, P0, R2, 0x1, RZ: carries.
   size_t n = 1;
   if (llvm::StringSwitch<bool>(op).Cases("IADD3", "UIADD3", "LEA", "ULEA", "IMAD", "UIMAD", true).Default(false))

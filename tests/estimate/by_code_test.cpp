@@ -4,9 +4,12 @@
 #include "codegen/cuda/nvrtc.h"
 #include "codegen/cuda/sass.h"
 #include "support/diagnostics.h"
+#include "tests/support/whole_run.h"
 #include "tools/planner/cache_dir.h"
 
 #include <gtest/gtest.h>
+
+#include <set>
 
 namespace gptc::estimate_test {
 namespace {
@@ -40,6 +43,19 @@ TEST_F(TimesByCode, LayersTakeEqualTimes) {
   EXPECT_DOUBLE_EQ(seven.passes, three.passes + 4 * (three.passes - two.passes));
   EXPECT_GE(seven.optimizer, three.optimizer);
   EXPECT_GT(three.optimizer, 0);
+}
+
+// Architectures write some instructions in another way.
+TEST_F(TimesByCode, EveryArchitectureIsRead) {
+  std::set<llvm::StringRef> known;
+  for (const GpuSheet &gpu : gpuSheets()) {
+    if (known.size() == test::sized(2u, 20u) || !known.insert(gpu.arch).second)
+      continue;
+    const CodeTimes t = timesByCode(bloom(h200(), 1, small(1, {"precision.compute=fp32"})), gpu, defaultCacheDir());
+    EXPECT_GT(t.passes, t.optimizer) << gpu.name.str();
+    EXPECT_GT(t.optimizer, 0) << gpu.name.str();
+  }
+  EXPECT_GT(known.size(), test::sized(1u, 6u));
 }
 
 TEST_F(TimesByCode, AreTheForecastsOfPlans) {

@@ -97,6 +97,25 @@ TEST(WarpRun, ComparesAndSubtractsPairs) {
   EXPECT_EQ(r.instructions, 3 + 4 * 5 + 1);
 }
 
+TEST(WarpRun, ConvertsIntegersAndFloats) {
+  // From 0 to 4: sm_80 writes I2F without a modifier.
+  const WarpRun r = run({"MOV R1,RZ", "IADD3 R1,R1,0x1,RZ", "I2F R2,R1", "F2I.TRUNC.NTZ R3,R2",
+                         "ISETP.LT.AND P0,PT,R1,0x4,PT", "@P0 BRA 0x10", "EXIT"});
+  EXPECT_EQ(r.instructions, 1 + 4 * 5 + 1);
+  EXPECT_EQ(r.unknownBranches, 0);
+}
+
+// What the hardware would refuse must not end the program.
+TEST(WarpRun, ModifiersAndOperandsMayBeMissing) {
+  for (const char *op : {"I2F",   "F2I",   "F2F", "MUFU", "ISETP", "FSETP", "DSETP", "PLOP3", "SHFL", "LOP3",
+                         "IADD3", "IMAD",  "LEA", "SEL",  "FADD",  "FMNMX", "DADD",  "PRMT",  "SHF",  "VIADDMNMX",
+                         "FCHK",  "HFMA2", "MOV", "S2R",  "LDC",   "LDG",   "STG",   "F2FP"})
+    for (const char *operands : {"", " R2", " R2,R3", " P0,R3"}) {
+      const std::string line = fmt::format("{}{}", op, operands);
+      EXPECT_GT(run({line.c_str(), "EXIT"}).instructions, 0) << line;
+    }
+}
+
 TEST(WarpRun, EndlessLoopsAreCut) {
   const WarpRun r = run({"MOV R1,RZ", "IADD3 R1,R1,0x1,RZ", "BRA 0x10", "EXIT"});
   EXPECT_TRUE(r.isCut);
