@@ -588,7 +588,7 @@ Schedule defaults(const Op &fused, const Target &target) {
     s.threads = 64;  // small blocks, since there are few threads
     s.unroll = 8;
     // As wide accesses as leave enough threads for a GPU, without a second phase if that is so for columns alone.
-    constexpr int64_t many = 1 << 14;
+    constexpr int64_t many = 1 << 15;
     const int64_t blocks = fold > 0 ? ceilDiv(rows, fold) : 1;
     s.mc = columns < many;
     for (s.vec = target.lanes(DType::f32); s.vec > 1; s.vec /= 2)
