@@ -141,6 +141,16 @@ TEST_F(Gguf, BlocksAreReadAndWrittenAsGgmlDoes) {
   EXPECT_EQ(wrote, 3);
 }
 
+// ggml's roundf, not the nearest even number.
+TEST_F(Gguf, HalvesOfQ8AreRoundedAwayFromZero) {
+  std::vector<float> v(32, 0.f);
+  v[0] = 127;  // so that the scale is 1
+  v[1] = 0.5f, v[2] = -0.5f, v[3] = 2.5f, v[4] = -126.5f;
+  std::vector<int8_t> block(34);
+  ASSERT_TRUE(quantize(GgmlType::q8_0, v.data(), 32, reinterpret_cast<char *>(block.data())));
+  EXPECT_EQ(std::vector<int>(block.begin() + 2, block.begin() + 8), (std::vector<int>{127, 1, -1, 3, -127, 0}));
+}
+
 TEST_F(Gguf, ValuesThatAFormatCannotHoldAreSaid) {
   std::vector<float> v(32, 1.f);
   std::vector<char> out(256);
