@@ -29,9 +29,8 @@
 //   3. Units A and B (A first) may merge if no op between them both depends on A and is needed by B. The units between
 //      them that do not depend on A move before A, the others after B. A write depends on the users of the content that
 //      it replaces.
-//   4. The results of a group are the values used outside (of attention ops all, but the one that a product
-//      in the group reads). Its operands are in order of first
-//      use.
+//   4. The results of a group are the values used outside (of attention ops all, but the one that a product in the
+//      group reads). Its operands are in order of first use.
 //
 // Options, for ablation: epilogue, row, pointwise, fold, row_fold, row_matmul (default true) allow a kind of growth;
 // bias (default true) allows matmuls to take in a bias or its gradient. max (default 32) bounds the ops of a group,
@@ -499,6 +498,21 @@ private:
            product.operand(0) != product.operand(1) && a.rows() <= RowMatmulLimits::mostRows &&
            a.dim(-1) <= RowMatmulLimits::mostColumns;
   }
+  /// Whether ops of `after` read what `before` also has: results but the first, or a cast that is copied into both.
+  bool readBoth(const Unit &before, const Unit &after) {
+    auto isIn = [&](const Unit &u, const Op *op) { return llvm::is_contained(u.ops, op); };
+    for (const Op *op : before.ops) {
+      for (unsigned i = 1; i < op->numResults(); ++i)
+        for (const Op *user : op->result(i)->users())
+          if (isIn(after, user))
+            return true;
+      for (const Value *v : op->operands())
+        if (v->def && copied.contains(v->def) &&
+            llvm::any_of(v->users(), [&](const Op *user) { return isIn(after, user); }))
+          return true;
+    }
+    return false;
+  }
   /// Makes products of few rows row_matmul, and merges them with what computes their first operands.
   void takeFewRows() {
     for (auto &owned : units) {
@@ -514,7 +528,8 @@ private:
       ++productsSplit;
       const Value *a = product->operand(0);
       Unit *before = unitOfValue(source(a));
-      if (before && before->kind == RecipeKind::attention_split && source(a) == a && a->index == 0 && a->hasOneUse()) {
+      if (before && before->kind == RecipeKind::attention_split && source(a) == a && a->index == 0 && a->hasOneUse() &&
+          !readBoth(*before, *u)) {
         if (Unit *merged = tryMerge(before, u)) {
           merged->kind = RecipeKind::row_matmul;
           merged->anchor = product;
@@ -534,7 +549,7 @@ private:
               return false;
         return true;
       });
-      if (!isForIt)
+      if (!isForIt || readBoth(*before, *u))
         continue;
       if (Unit *merged = tryMerge(before, u)) {
         merged->kind = RecipeKind::row_matmul;

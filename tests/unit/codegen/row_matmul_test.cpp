@@ -123,6 +123,34 @@ TEST(RowMatmul, TakesAttentionOfOneTokenForOneProduct) {
   EXPECT_FALSE(isTaken("1", "%r = relu %k2 : f32[2,8,8]\nyield %k2, %v2, %y, %r")) << "a cache in the group";
 }
 
+// Keys of several parts, among them empty ones, with everything that changes a score.
+TEST(RowMatmul, AttentionInPartsIsWithinTheBound) {
+  struct Cache {
+    int64_t rows, heads, keyHeads, size, pos;
+    const char *more;
+  };
+  unsigned seed = 0;
+  for (const Cache &n : {Cache{300, 4, 2, 8, 280, ""}, Cache{300, 3, 1, 7, 290, ", alibi=true"},
+                         Cache{400, 2, 2, 12, 390, ", window=150"}, Cache{270, 2, 1, 8, 3, ", softcap=2.0"}}) {
+    const std::string caches = fmt::format("f32[{},{},{}]", n.keyHeads, n.rows, n.size);
+    const int64_t width = n.heads * n.size;
+    const std::string args = fmt::format("%x: f32[1,1,{}]; %k: {}; %v: {}; %p: i64[]",
+                                         (n.heads + 2 * n.keyHeads) * n.size, caches, caches),
+                      attention =
+                          fmt::format("%o, %k2, %v2 = attention_cached %x, %k, %v, %p {{n_head={}, n_kv_head={}{}}} : "
+                                      "f32[1,1,{}], {}, {}\n",
+                                      n.heads, n.keyHeads, n.more, width, caches, caches);
+    for (bool isInFront : {false, true}) {
+      const Group g = isInFront ? group("row_matmul", args + fmt::format("; %w: f32[{},12]", width),
+                                        attention + "%y = matmul %o, %w : f32[1,1,12]\nyield %k2, %v2, %y")
+                                : group("attention_split", args, attention + "yield %o, %k2, %v2");
+      std::vector<Tensor> operands = randomOperands(g, ++seed);
+      operands[3].data[0] = double(n.pos);
+      expectWithinBound(g, operands, onGpu(), attention);
+    }
+  }
+}
+
 TEST(RowMatmul, TakesNoCpu) {
   const Group g = rowProducts()[0].of(1);
   EXPECT_THROW(defaultSchedule(*g.fused, hostTarget(1)), UserError);
