@@ -1,5 +1,6 @@
 // gptrun with several ranks: processes that meet, and whose run cannot be told from that of one.
 #include "tests/support/harness.h"
+#include "tests/support/port.h"
 
 #include <chrono>
 #include <cmath>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 using namespace e2e;
+using gptc::test::Port;
 namespace fs = std::filesystem;
 
 namespace {
@@ -220,7 +222,8 @@ TEST_F(RanksTest, DivergenceIsExplainedByTheRankThatHasItFirst) {
 TEST_F(RanksTest, UnderTorchrunAndMpirun) {
   const std::string plan = compile("plan", {"parallel.data=2"});
   const std::string expected = stateAfter(plan, "launched", 2);
-  const std::string port = std::to_string(20000 + ::getpid() % 10000);
+  const Port held;
+  const std::string port = std::to_string(held.number());
   for (const bool torch : {true, false}) {
     auto env = [&](const char *rank) {
       return torch ? std::map<std::string, std::string>{{"RANK", rank},
@@ -249,20 +252,20 @@ TEST_F(RanksTest, UnderTorchrunAndMpirun) {
 }
 
 /// As torchrun says it.
-std::map<std::string, std::string> torchrun(const char *rank, int port) {
+std::map<std::string, std::string> torchrun(const char *rank, const Port &port) {
   return {{"RANK", rank},
           {"WORLD_SIZE", "2"},
           {"LOCAL_RANK", rank},
           {"LOCAL_WORLD_SIZE", "2"},
           {"MASTER_ADDR", "127.0.0.1"},
-          {"MASTER_PORT", std::to_string(port)}};
+          {"MASTER_PORT", std::to_string(port.number())}};
 }
 
 // Where others have started the ranks, whether it is worth another try must not depend on whose code they look at.
 TEST_F(RanksTest, AllEndWithTheCodeOfTheFirstThatFails) {
   const std::string plan = compile("plan", {"parallel.data=2"});
   for (const bool first : {true, false}) {
-    const int port = 20000 + (::getpid() + 2 + first) % 10000;
+    const Port port;
     const std::string missing = w.path("no.plan");
     Process other = w.start("gptrun", {first ? plan : missing, "--out-dir", w.path("out")}, torchrun("1", port));
     const Result r = w.gptrun({first ? missing : plan, "--out-dir", w.path("out")}, torchrun("0", port));
@@ -278,7 +281,7 @@ TEST_F(RanksTest, AllEndWithTheCodeOfTheFirstThatFails) {
 TEST_F(RanksTest, RankZeroRepeatsWhatMendsTheFailureOfAnother) {
   const std::string plan = compile("plan", {"parallel.data=2"});
   const std::string wrong = compile("wrong", {"parallel.data=2", "optimizer.lr=0.002"});
-  const int port = 20000 + (::getpid() + 5) % 10000;
+  const Port port;
   Process other = w.start("gptrun", {wrong, "--out-dir", w.path("out")}, torchrun("1", port));
   const Result r = w.gptrun({plan, "--out-dir", w.path("out")}, torchrun("0", port));
   EXPECT_EQ(other.wait().code, 3);
@@ -291,7 +294,7 @@ TEST_F(RanksTest, RankZeroRepeatsWhatMendsTheFailureOfAnother) {
 // Nobody else sees that rank 0 hangs: it is where the others meet.
 TEST_F(RanksTest, AStoppedRankZeroIsSeenUnderOtherLaunchersToo) {
   const std::string plan = compile("plan", {"parallel.data=2", "train.steps=1000000"});
-  const int port = 20000 + (::getpid() + 4) % 10000;
+  const Port port;
   Process first = w.start("gptrun", {plan, "--out-dir", w.path("out")}, torchrun("0", port));
   Process other = w.start("gptrun", {plan, "--out-dir", w.path("out")}, torchrun("1", port));
   while (!other.hasEnded() && logLines(w.path("out")).size() < 3)
@@ -379,7 +382,7 @@ TEST_F(RanksTest, AnOutputThatCannotBeWrittenIsSaidAtTheEnd) {
 // Two machines whose out_dir is a disk of their own: said before the first step.
 TEST_F(RanksTest, RanksThatSeeOtherFilesSaySo) {
   const std::string plan = compile("plan", {"parallel.data=2"});
-  const int port = 20000 + (::getpid() + 1) % 10000;
+  const Port port;
   Process other = w.start("gptrun", {plan, "--out-dir", w.path("there")}, torchrun("1", port));
   const Result r = w.gptrun({plan, "--out-dir", w.path("here")}, torchrun("0", port));
   const Result rest = other.wait();

@@ -1,6 +1,7 @@
 // Ranks that srun, torchrun or mpirun have started watch each other: whatever hangs is seen, and ends all but the rank
 // that hangs, which is their launcher's to end.
 #include "supervised.h"
+#include "tests/support/port.h"
 
 #include <csignal>
 #include <thread>
@@ -12,6 +13,7 @@ namespace {
 
 struct OtherLaunchers : testing::Test {
   Place w;
+  const gptc::test::Port held;
   void SetUp() override {
 #ifdef __SANITIZE_ADDRESS__
     GTEST_SKIP() << "the preloaded shim and the address sanitizer exclude each other";
@@ -19,7 +21,7 @@ struct OtherLaunchers : testing::Test {
   }
   /// As torchrun starts them.
   std::map<std::string, std::string> env(const char *rank, const char *interface) {
-    const std::string port = std::to_string(20000 + ::getpid() % 10000);
+    const std::string port = std::to_string(held.number());
     return {{"RANK", rank},
             {"WORLD_SIZE", "2"},
             {"LOCAL_RANK", rank},

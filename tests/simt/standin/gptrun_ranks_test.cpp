@@ -1,6 +1,7 @@
 // gptrun with several GPUs: a process for each, which meet, train, save and go on as one.
 #include "standins.h"
 #include "tests/support/harness.h"
+#include "tests/support/port.h"
 #include "tests/support/whole_run.h"
 
 #include <algorithm>
@@ -104,7 +105,8 @@ TEST_F(GptrunRanksTest, RanksOfOtherLaunchersFindTheirGpus) {
   const std::string plan = compile("plan", {"parallel.data=2"});
   const std::string expected = stateAfter(plan, "launched", 2);
   for (const bool own : everything() ? std::vector{true, false} : std::vector{true}) {
-    const std::string port = std::to_string(20000 + ::getpid() % 5000 + 5000 * own), out = own ? "own" : "shared";
+    const Port held;
+    const std::string port = std::to_string(held.number()), out = own ? "own" : "shared";
     auto env = [&](const char *rank) {
       std::map<std::string, std::string> e = {{"RANK", rank},
                                               {"WORLD_SIZE", "2"},
