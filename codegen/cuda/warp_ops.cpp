@@ -303,7 +303,8 @@ private:
     return set({a, b, c}, [&](size_t l) {
       const uint32_t x = adds ? a.bits[l] + b.bits[l] : a.bits[l], y = adds ? c.bits[l] : b.bits[l];
       const bool less = i.has("U32") ? x < y : int32_t(x) < int32_t(y);
-      return less == least.bits[l] ? x : y;
+      const uint32_t r = less == least.bits[l] ? x : y;
+      return i.has("RELU") && int32_t(r) < 0 ? 0 : r;
     });
   }
 
@@ -313,8 +314,8 @@ private:
       const bool isHigh = i.has("EX");  // of a comparison of pairs, whose low halves are compared in a predicate
       const Predicate low = isHigh ? w.readPredicate(source(3)) : Predicate{};
       return setPredicate(a.isKnown && b.isKnown && low.isKnown, source(2), [&](size_t l) {
-        const double x = i.has("U32") ? a.bits[l] : int32_t(a.bits[l]),
-                     y = i.has("U32") ? b.bits[l] : int32_t(b.bits[l]);
+        const double x = i.has("U32") ? double(a.bits[l]) : double(int32_t(a.bits[l])),
+                     y = i.has("U32") ? double(b.bits[l]) : double(int32_t(b.bits[l]));
         if (!isHigh || x != y)
           return compare(first(), x, y);
         return bool(low.bits[l]);

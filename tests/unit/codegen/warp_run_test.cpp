@@ -116,6 +116,17 @@ TEST(WarpRun, ModifiersAndOperandsMayBeMissing) {
     }
 }
 
+// A loop that runs as often as max(-3, 0) says.
+TEST(WarpRun, SignsCount) {
+  for (const char *line : {"VIADDMNMX.RELU R1,R2,0x0,R3,PT", "VIMNMX R1,R2,RZ,!PT"}) {
+    const WarpRun r =
+        run({"MOV R2,0xfffffffd", "MOV R3,0x7", line, "ISETP.LT.AND P0,PT,RZ,R1,PT", "@P0 BRA 0x40", "EXIT"});
+    EXPECT_EQ(r.instructions, 6) << line;
+  }
+  EXPECT_TRUE(run({"MOV R2,0xfffffffd", "ISETP.LT.AND P0,PT,R2,RZ,PT", "@P0 BRA 0x10", "EXIT"}).isCut);
+  EXPECT_EQ(run({"MOV R2,0xfffffffd", "ISETP.LT.U32.AND P0,PT,R2,RZ,PT", "@P0 BRA 0x10", "EXIT"}).instructions, 4);
+}
+
 TEST(WarpRun, EndlessLoopsAreCut) {
   const WarpRun r = run({"MOV R1,RZ", "IADD3 R1,R1,0x1,RZ", "BRA 0x10", "EXIT"});
   EXPECT_TRUE(r.isCut);
