@@ -398,8 +398,9 @@ private:
                                             !user->result()->unused() && other->ops.size() == 1 &&
                                             user->attrs.getInt("fold") == fold &&
                                             user->attrs.getInt("lead") + 1 == int64_t(from->type.rank()))
-            // cuBLASLt computes the gradient of a bias without `init`.
-            return user->numOperands() > 1 && options.target && options.target->callsLibrary() ? nullptr : other;
+            // cuBLASLt's epilogue for it costs more than to read dy once more: for the four products of a layer of
+            // GPT-2 (64 x 1024 tokens, H200) about 0.4 ms against 0.23, and it has none with `init`.
+            return options.target && options.target->callsLibrary() ? nullptr : other;
         return nullptr;
       };
       const Value *dy = product.operand(1);

@@ -1,16 +1,13 @@
 // Writes the text statement by statement. A node becomes a constant of its own if a statement uses it twice or if a
-// line would become too long; other nodes stand where they are used. Inside a vector loop each value is
-//   uniform   one text, the same for all lanes;
-//   linear    i64 base + stride * lane: the text of the base;
-//   varying   one text per lane.
-// Lanes that are known to be inactive are left out. If that is known only at run time, a lane has a guard, a condition
-// that protects its loads, stores and integer divisions.
+// line would become too long; other nodes stand where they are used. Lanes that are known to be inactive are left out.
+// If that is known only at run time, a lane has a guard, a condition that protects its loads, stores and integer
+// divisions.
 #include "codegen/cuda/emit.h"
 
 #include "codegen/cuda/device_text.h"
 #include "codegen/cuda/emit_block.h"
 #include "codegen/cuda/emit_text.h"
-#include "codegen/emit_index.h"
+#include "codegen/cuda/emit_value.h"
 #include "codegen/math.h"
 #include "support/diagnostics.h"
 
@@ -30,23 +27,6 @@ namespace {
 
 constexpr size_t longText = 120;
 constexpr int64_t staticShared = 48 << 10;  // bytes that a kernel may declare
-
-/// A value; see the head of this file for its three kinds. The facts hold for i64 values.
-struct Val : IndexFacts {
-  std::string text;                // uniform or linear
-  std::vector<std::string> lanes;  // varying
-  bool narrow = false;             // i64: the text is an int
-  std::optional<int64_t> known;
-
-  bool scalar() const { return lanes.empty(); }
-  bool uniform() const { return scalar() && stride == 0; }
-};
-
-Val uniformVal(std::string text) {
-  Val v;
-  v.text = std::move(text);
-  return v;
-}
 
 class TextEmitter {
 public:
@@ -88,6 +68,8 @@ public:
       line(fmt::format("GPTC_{}KERNEL({}, {})({}) {{", holdsTile(phase) ? "TILE_" : "", info.symbol, threads, list));
     indent += "  ";
     line("const int thread = threadIndex();");
+    if (!isPart)  // of a part the __global__ function has
+      line("waitForPrevious();");
     Val v = index(begin);
     if (blocks > 1) {
       v = uniformVal(isPart ? own : "blockIndex()");
@@ -97,6 +79,8 @@ public:
     }
     vars[phase.var.get()] = v;
     body(phase.body);
+    if (!isPart)
+      line("letNextStart();");
     close();
   }
 

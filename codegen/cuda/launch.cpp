@@ -25,6 +25,7 @@ std::string argumentOf(const kir::Buffer &b, size_t word) {
 std::string dispatcher(const std::string &symbol, int threads, size_t words, const std::string &cases) {
   return fmt::format(R"(
 GPTC_KERNEL({}, {})(Global<const u64> table) {{
+  waitForPrevious();
   const int members = (int)readRaw(table, 0);
   int member = 0;
   for (int end = members; end - member > 1;) {{
@@ -37,6 +38,7 @@ GPTC_KERNEL({}, {})(Global<const u64> table) {{
   const int block = blockIndex() - (int)readRaw(table, 1 + member), at = 1 + members + member * {};
   switch ((int)readRaw(table, at)) {{
 {}  }}
+  letNextStart();
 }}
 )",
                      symbol, threads, words, cases);

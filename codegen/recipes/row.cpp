@@ -20,6 +20,8 @@
 //     +0 and -0, either).
 //   - The terms of a sum are added by as many threads as there are lanes, in the order of the CPU. Costly terms are
 //     computed by all threads before, a part of the row at a time.
+//   - Where memory holds more columns than a result has, zeros are stored there: a product of a library may then take
+//     the row with its padding (matmul/cublaslt.cpp).
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
@@ -461,6 +463,30 @@ private:
     row.add(loop(LoopKind::block_thread, t, imm(s.threads), thread.take()));
   }
 
+  /// Zeros in the padding behind the row of each full output.
+  void emitPadding(const Point &point, Seq &row) {
+    for (const Output &o : full) {
+      const Dim last = g.fused.result(o.result)->type.dims.back();
+      const int64_t count = last.padded - last.logical, threads = s.threads;
+      if (count == 0)
+        continue;
+      const Var t = makeVar("t"), i = makeVar("i");
+      Seq thread, turn, element;
+      placer.push(thread, {t});
+      placer.push(turn, {i});
+      placer.push(element, {c});
+      const Stmt st = g.storeOutput(o.result, point, immLike(0, o.value));
+      element.add(store(st->buffer, placer.place(st->index), st->value));
+      placer.pop();
+      turn.add(let(c, imm(columns) + kir::ref(i) * threads + kir::ref(t), element.take()));
+      placer.pop();
+      const Expr turns = imm(count / threads) + select(lt(kir::ref(t), imm(count % threads)), imm(1), imm(0));
+      thread.add(loop(LoopKind::serial, i, turns, turn.take()));
+      placer.pop();
+      row.add(loop(LoopKind::block_thread, t, imm(threads), thread.take()));
+    }
+  }
+
   /// As `emit`, but with one block of threads per row.
   Stmt emitBlocks(const Point &point, const Point &rowPoint) {
     Seq row, last;
@@ -476,6 +502,7 @@ private:
     values = placer.place(values);
     if (!full.empty())
       emitStores(sweeps.back(), point, row);
+    emitPadding(point, row);
     for (auto [o, value] : llvm::zip(perRow, values)) {
       Stmt st = g.storeOutput(o.result, rowPoint, value);
       last.add(store(st->buffer, placer.place(st->index), st->value));

@@ -147,17 +147,19 @@ struct CudaExecutor::Kernel : GpuKernel {
       all += (all.empty() ? "" : " ") + p.symbol;
     return all;
   }
-  /// Launches the phases on memory at these addresses, without those that it starts with.
-  void launch(llvm::ArrayRef<DevicePtr> at, Stream stream) const {
+  /// Whether all that it enqueues is code of ours.
+  bool isGenerated() const { return !host && !call && !meeting; }
+  /// Launches the phases on memory at these addresses, without those that it starts with. `early`: see LoadedPhase.
+  void launch(llvm::ArrayRef<DevicePtr> at, Stream stream, bool early = false) const {
     if (together)
       return together->launchAlone(member, stream);
     std::vector<void *> pointers;
     for (const DevicePtr &p : at)
       pointers.push_back(const_cast<DevicePtr *>(&p));
-    for (const LoadedPhase &p : phases)
-      gpu->d.check(gpu->d.launchKernel(p.function, p.blocks, 1, 1, p.threads, 1, 1, p.sharedBytes, stream,
-                                       pointers.data(), nullptr),
-                   name.c_str());
+    for (const LoadedPhase &p : phases) {
+      p.launch(*gpu, p.blocks, pointers.data(), stream, early);
+      early = true;
+    }
   }
   Launch elsewhere(llvm::ArrayRef<DevicePtr> at, std::string &why) const override {
     if (host || meeting) {
@@ -372,7 +374,10 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &w
     return number ? Kernel::Launch([other, number](Stream stream) { other->enqueue(stream, *number); })
                   : Kernel::Launch();
   };
-  unknownAlgorithms += s.algorithm && pinned != known->second.number;
+  if (s.algorithm && pinned != known->second.number && unknownAlgorithms++ == 0)
+    firstUnknown = fmt::format(
+        "{} ({}): {}", k.name, describe(*k.op),
+        pinned ? known->second.why : fmt::format("it is none of the {} that the library proposes", call->algorithms()));
 }
 
 /// Whether the kernel needs generated code.
@@ -383,7 +388,8 @@ bool CudaExecutor::hasCode(const Kernel &k, const LoweredGroup &g) {
 /// Loads a function of a kernel's image.
 LoadedPhase CudaExecutor::load(const std::string &kernel, const std::shared_ptr<const std::string> &image,
                                const CudaPhase &p) {
-  LoadedPhase phase{nullptr, unsigned(p.blocks), unsigned(p.threads), unsigned(p.sharedBytes), p.symbol};
+  LoadedPhase phase{nullptr,  unsigned(p.blocks),       unsigned(p.threads), unsigned(p.sharedBytes),
+                    p.symbol, target.architecture >= 90};
   gpu.d.check(gpu.d.moduleGetFunction(&phase.function, load(image), p.symbol.c_str()), "cuModuleGetFunction");
   // Asking also loads the function, which the driver may refuse while a stream captures.
   int most = 0;
@@ -523,8 +529,8 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
   }
   if (unknownAlgorithms && !std::exchange(saidUnknown, true))
     printError("warning: cuBLASLt {} on {} does not run what the plan chose for {} of its calls: its own choice "
-               "takes their place, and bits and speed may differ; `gptc compile` here chooses anew\n",
-               CudaLibrary::get(CudaLibraryId::cublasLt).version.str(), gpu.name, unknownAlgorithms);
+               "takes their place, and bits and speed may differ; `gptc compile` here chooses anew; the first is {}\n",
+               CudaLibrary::get(CudaLibraryId::cublasLt).version.str(), gpu.name, unknownAlgorithms, firstUnknown);
   if (replacedCalls && !std::exchange(saidReplaced, true))
     printError("warning: generated kernels take the place of {} of the plan's library calls on {}, and bits and speed "
                "may differ; the first is {}\n",
@@ -568,12 +574,12 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
   }
 }
 
-void CudaExecutor::launch(const Kernel &k, Stream stream) {
+void CudaExecutor::launch(const Kernel &k, Stream stream, bool early) {
   if (k.call)
     return k.call(stream);
   if (k.meeting)
     k.meeting->before(stream);
-  k.launch(k.params, stream);
+  k.launch(k.params, stream, early);
   if (k.meeting)
     k.meeting->after(stream);
 }
@@ -631,6 +637,7 @@ void CudaExecutor::capture(Bound &f, size_t part) {
   std::vector<std::unique_ptr<EventHandle>> others;  // must live until the capture ends
   const EventHandle &begin = *others.emplace_back(record(gpu.stream));
   std::vector<bool> used(branchStreams.size());
+  std::vector<const Kernel *> lastOn(branchStreams.size());  // by stream
   for (size_t i = 0; i < plan.size(); ++i) {
     const Branch &b = plan[i];
     const Stream stream = branchStreams[b.stream];
@@ -639,12 +646,14 @@ void CudaExecutor::capture(Bound &f, size_t part) {
     used[b.stream] = true;
     for (int before : b.waits)
       wait(stream, *ended[before]);
-    const Kernel &k = *nodes[i];
+    const Kernel &k = *nodes[i], *last = std::exchange(lastOn[b.stream], &k);
+    // Behind nothing but a kernel of ours.
+    const bool early = last && last->isGenerated() && k.isGenerated() && b.waits.empty();
     NvtxRange range(describe(*k.op));
     if (k.together)
-      k.together->launch(stream);
+      k.together->launch(stream, early);
     else
-      launch(k, stream);
+      launch(k, stream, early);
     if (b.awaited)
       ended[i] = record(stream);
   }

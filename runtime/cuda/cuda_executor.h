@@ -61,7 +61,7 @@ private:
   void tryCall(const BoundGroup &g, llvm::function_ref<void()> call);
   void alone(const Kernel &kernel, llvm::function_ref<void()> run) const;
   void setLibraryCall(const BoundGroup &g, Kernel &k, std::string &why);
-  void launch(const Kernel &kernel, Stream stream);
+  void launch(const Kernel &kernel, Stream stream, bool early = false);
   void copyResults(const Bound &f);
   void divide(Bound &f, const BoundFunction &bound);
   void capture(Bound &f, size_t part);
@@ -81,6 +81,7 @@ private:
   };
   std::map<std::string, Algorithm> algorithms;
   int unknownAlgorithms = 0;  // calls for which the plan names an algorithm that cuBLASLt does not propose or run here
+  std::string firstUnknown;   // the first of these, with the reason
   int replacedCalls = 0;      // library calls replaced by generated kernels
   std::string firstReplaced;  // the first of these, with the reason
   bool saidUnknown = false, saidReplaced = false;

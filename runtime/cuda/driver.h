@@ -61,7 +61,23 @@ enum DeviceAttribute : int {
 enum FunctionAttribute : int { functionMaxThreads = 0, functionSharedBytes = 1, functionMaxDynamicShared = 8 };
 enum StreamFlags : unsigned { streamNonBlocking = 1 };
 enum EventFlags : unsigned { eventDefault = 0, eventDisableTiming = 2 };
+enum LaunchAttributeId : int { programmaticStreamSerialization = 6 };
 enum CaptureMode : int { captureGlobal = 0, captureThreadLocal = 1 };
+
+struct LaunchAttribute {
+  LaunchAttributeId id;
+  char pad[8 - sizeof(LaunchAttributeId)];
+  union {
+    char pad[64];
+    int programmaticStreamSerializationAllowed;
+  } value;
+};
+struct LaunchConfig {
+  unsigned gridX, gridY, gridZ, blockX, blockY, blockZ, sharedBytes;
+  Stream stream;
+  LaunchAttribute *attributes;
+  unsigned count;
+};
 
 // X(member, symbol of the library, parameters). A suffix _v2 is part of the ABI's name.
 #define GPTC_DRIVER_FUNCTIONS(X)                                                                                       \
@@ -105,6 +121,8 @@ enum CaptureMode : int { captureGlobal = 0, captureThreadLocal = 1 };
   X(launchKernel, cuLaunchKernel,                                                                                      \
     (LoadedFunction function, unsigned gridX, unsigned gridY, unsigned gridZ, unsigned blockX, unsigned blockY,        \
      unsigned blockZ, unsigned sharedBytes, Stream stream, void **params, void **extra))                               \
+  X(launchKernelEx, cuLaunchKernelEx,                                                                                  \
+    (const LaunchConfig *config, LoadedFunction function, void **params, void **extra))                                \
   X(graphInstantiate, cuGraphInstantiateWithFlags, (GraphExec * exec, Graph graph, unsigned long long flags))          \
   X(graphLaunch, cuGraphLaunch, (GraphExec exec, Stream stream))                                                       \
   X(graphDestroy, cuGraphDestroy, (Graph graph))                                                                       \

@@ -31,6 +31,7 @@ constexpr int turns = 5;
 constexpr double turnMs = 0.2;  // milliseconds of a turn; one call may be shorter than events resolve
 constexpr int mostCalls = 64;   // per turn
 constexpr double tooSlow = 1.3;
+constexpr double longMs = 1, hopeless = 2;  // a single call as long, and as many times the best, is not repeated
 constexpr double noise = 0.03;
 constexpr DevicePtr granule = DevicePtr(productAlignment);
 
@@ -102,31 +103,31 @@ public:
   }
 
   /// Median milliseconds of each algorithm over the turns it took part in; infinite if the library refuses to run it.
-  /// Empty if `until` passed or no algorithm runs.
-  std::vector<double> time(const MatmulCall &call, Clock::time_point until) const {
+  /// Empty if no algorithm runs.
+  std::vector<double> time(const MatmulCall &call) const {
     const unsigned n = call.algorithms();
     std::vector<std::unique_ptr<Calls>> calls(n);
     std::vector<bool> goesOn(n, true);
+    std::vector<double> single(n, HUGE_VAL);
     for (unsigned i = 0; i < n; ++i) {
-      if (Clock::now() > until)
-        return {};
       const LtStatus first = call.tryEnqueue(gpu.stream, i);  // may load code, which must not happen during a capture
       gpu.wait();
       goesOn[i] = first == ltSuccess;
       if (!goesOn[i])
         continue;
-      const double t = once(Calls(gpu, call, i, 1));
-      calls[i] = std::make_unique<Calls>(gpu, call, i, std::clamp(int(std::ceil(turnMs / t)), 1, mostCalls));
+      single[i] = once(Calls(gpu, call, i, 1));
+      calls[i] = std::make_unique<Calls>(gpu, call, i, std::clamp(int(std::ceil(turnMs / single[i])), 1, mostCalls));
     }
     if (llvm::none_of(goesOn, [](bool runs) { return runs; }))
       return {};
+    const double best = *std::min_element(single.begin(), single.end());
+    for (unsigned i = 0; i < n; ++i)
+      goesOn[i] = goesOn[i] && (single[i] < longMs || single[i] < hopeless * best);
     std::vector<std::vector<double>> ms(n);
     for (int turn = 0; turn < turns; ++turn) {
       for (unsigned i = 0; i < n; ++i) {
         if (!goesOn[i])
           continue;
-        if (Clock::now() > until)
-          return {};
         ms[i].push_back(once(*calls[i]));
       }
       // The lesser of two turns, because another process may have disturbed one.
@@ -251,6 +252,7 @@ static void tune(LibraryTuning &result, Module &planned, const Target &target, c
                                           CudaLibrary::get(CudaLibraryId::cublasLt).version.str());
   const Clock::time_point until =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(secondsInAll));
+  // A product that was begun is finished: one that never is would never be known, nor those behind it.
   for (const Product &p : products) {
     const MatmulCall call = tuner.call(p);
     if (!call.algorithms())
@@ -264,15 +266,17 @@ static void tune(LibraryTuning &result, Module &planned, const Target &target, c
       ++result.reused;
     } else if (call.algorithms() == 1) {
       chosen = 0;
-    } else {
+    } else if (Clock::now() < until) {
       tuner.fill(p);
-      const std::vector<double> ms = tuner.time(call, until);
+      const std::vector<double> ms = tuner.time(call);
       if (ms.empty())
         continue;
       ++result.timed;
       chosen = fastest(ms);
       const std::string text = recordText(call, *chosen, ms);
       cache.write(key, llvm::ArrayRef(text.data(), text.size()));
+    } else {
+      continue;
     }
     result.notFirst += *chosen != 0;
     for (Op *op : p.ops) {

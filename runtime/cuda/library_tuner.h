@@ -28,12 +28,12 @@ struct LibraryTuning {
 ///      CudaJit's), keyed by a hash of the product, the GPU's name and size, and the versions of driver and library. A
 ///      record counts only if the library still proposes the same algorithms. So compiling a model twice gives one
 ///      plan.
-///   2. Time the other products by events, those with the most arithmetic first, for at most two seconds in total. Run
+///   2. Time the other products by events, those with the most arithmetic first; after two seconds begin no other. Run
 ///      each algorithm twice to warm up, then all in turn for five turns. A turn is one graph with enough calls to take
 ///      about 0.2 ms. After two turns drop those whose better turn took 1.3 times the fastest or more, and from the
-///      start those that the library refuses to run. Operands are random numbers, so that power draw matches a real
-///      step. They lie in memory of their own, aligned as in the arena; results that accumulate grow there and are
-///      discarded.
+///      start those that the library refuses to run, or whose call took a millisecond and twice the fastest's time.
+///      Operands are random numbers, so that power draw matches a real step. They lie in memory of their own, aligned
+///      as in the arena; results that accumulate grow there and are discarded.
 ///   3. Choose by fastest() of the medians. A product for which no time was left stays unpinned.
 ///
 /// Never throws UserError: if the GPU, its memory or the library is missing, `problem` says so.

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include <utility>
+
 namespace gptc::cuda {
 
 /// Tables of several sets of members, for all phases, in one piece of memory that the first owns.
@@ -49,7 +51,18 @@ void Together::load(std::vector<LoadedPhase> loaded) {
   alone.erase(alone.begin());
 }
 
-void Together::enqueue(const Tables &tables, Stream stream, llvm::ArrayRef<size_t> members) const {
+void LoadedPhase::launch(const Gpu &gpu, unsigned count, void **params, Stream stream, bool early) const {
+  if (!early || !waits)
+    return gpu.d.check(gpu.d.launchKernel(function, count, 1, 1, threads, 1, 1, sharedBytes, stream, params, nullptr),
+                       symbol.c_str());
+  LaunchAttribute overlap = {};
+  overlap.id = programmaticStreamSerialization;
+  overlap.value.programmaticStreamSerializationAllowed = 1;
+  const LaunchConfig config = {count, 1, 1, threads, 1, 1, sharedBytes, stream, &overlap, 1};
+  gpu.d.check(gpu.d.launchKernelEx(&config, function, params, nullptr), symbol.c_str());
+}
+
+void Together::enqueue(const Tables &tables, Stream stream, llvm::ArrayRef<size_t> members, bool early) const {
   for (size_t phase = 0; phase < functions.size(); ++phase) {
     int64_t blocks = 0;
     for (size_t member : members)
@@ -58,27 +71,24 @@ void Together::enqueue(const Tables &tables, Stream stream, llvm::ArrayRef<size_
       continue;
     DevicePtr table = tables.at[phase];
     void *parameters[] = {&table};
-    const LoadedPhase &f = functions[phase];
-    gpu.d.check(gpu.d.launchKernel(f.function, unsigned(blocks), 1, 1, f.threads, 1, 1, f.sharedBytes, stream,
-                                   parameters, nullptr),
-                f.symbol.c_str());
+    functions[phase].launch(gpu, unsigned(blocks), parameters, stream, std::exchange(early, true));
   }
 }
 
-void Together::launch(Stream stream) const {
+void Together::launch(Stream stream, bool early) const {
   std::vector<size_t> members;
   for (size_t i = 0; i < params.size(); ++i)
     members.push_back(i);
-  enqueue(all, stream, members);
+  enqueue(all, stream, members, early);
 }
 
-void Together::launchAlone(size_t member, Stream stream) const { enqueue(alone[member], stream, member); }
+void Together::launchAlone(size_t member, Stream stream) const { enqueue(alone[member], stream, member, false); }
 
 std::function<void(Stream)> Together::elsewhere(size_t member, llvm::ArrayRef<DevicePtr> at) const {
   const std::vector<std::vector<size_t>> members = {{member}};
   const std::vector<std::vector<std::vector<uint64_t>>> own = {{{at.begin(), at.end()}}};
   auto tables = std::make_shared<Tables>(std::move(upload(members, own).front()));
-  return [this, tables, member](Stream stream) { enqueue(*tables, stream, member); };
+  return [this, tables, member](Stream stream) { enqueue(*tables, stream, member, false); };
 }
 
 }  // namespace gptc::cuda

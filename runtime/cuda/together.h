@@ -18,6 +18,12 @@ struct LoadedPhase {
   LoadedFunction function;
   unsigned blocks, threads, sharedBytes;
   std::string symbol;
+  bool waits = false;  // its code waits for the kernel before it (device/primitives.cuh, waitForPrevious)
+
+  /// Enqueues `count` blocks. `early`: a function that waits may start while the kernel in front of it on the stream
+  /// still runs, once all of that one's blocks have said letNextStart (programmatic dependent launch, CUDA C++
+  /// Programming Guide). The kernel in front must be code of ours: then it waits as well, and so for all before it.
+  void launch(const Gpu &gpu, unsigned count, void **params, Stream stream, bool early) const;
 };
 
 class Together {
@@ -32,7 +38,7 @@ public:
   void load(std::vector<LoadedPhase> functions);
   const std::vector<LoadedPhase> &phases() const { return functions; }
   /// Enqueues all kernels.
-  void launch(Stream stream) const;
+  void launch(Stream stream, bool early) const;
   /// Enqueues one of them.
   void launchAlone(size_t member, Stream stream) const;
   /// The same on other memory. The result keeps a table of its own.
@@ -51,7 +57,7 @@ private:
 
   std::vector<Tables> upload(llvm::ArrayRef<std::vector<size_t>> members,
                              llvm::ArrayRef<std::vector<std::vector<uint64_t>>> params) const;
-  void enqueue(const Tables &tables, Stream stream, llvm::ArrayRef<size_t> members) const;
+  void enqueue(const Tables &tables, Stream stream, llvm::ArrayRef<size_t> members, bool early) const;
 };
 
 }  // namespace gptc::cuda

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <regex>
@@ -32,6 +33,7 @@ struct Options {
 
 // Something is wrong with more than a case: the rest need not be tried.
 constexpr int mostProcesses = 25, mostThatDidNotEnd = 3;
+constexpr int compileSeconds = 1800;
 
 int resultsFile = -1;
 std::vector<std::string> failures;  // of all tests, one line each
@@ -140,11 +142,29 @@ std::string whatOf(const std::exception_ptr &e) {
   }
 }
 
+/// A folder for as long as this process lives.
+const std::string &ownCacheDir() {
+  struct Folder {
+    std::string path = (std::filesystem::temp_directory_path() / "gptc-device-XXXXXX").string();
+    const pid_t owner = ::getpid();
+    Folder() { GPTC_CHECK(::mkdtemp(path.data()), "{}: {}", path, std::strerror(errno)); }
+    ~Folder() {
+      std::error_code ec;
+      if (::getpid() == owner)
+        std::filesystem::remove_all(path, ec);
+    }
+  };
+  static const Folder folder;
+  return folder.path;
+}
+
 DeviceInfo askDevice() {
   DeviceInfo info;
   const bool standins = CudaLibrary::get(CudaLibraryId::nvrtc).path.find("standin") != std::string::npos;
   if (!standins || std::getenv("GPTC_CACHE"))
     info.cacheDir = defaultCacheDir();
+  if (info.cacheDir.empty())
+    info.cacheDir = ownCacheDir();
   auto describe = [](TestDevice &d) { return json{{"gpu", d.isGpu}, {"name", d.name}, {"arch", d.architecture}}; };
   json said;
   if (!options.prepare.empty()) {
@@ -346,6 +366,29 @@ bool parse(int argc, char **argv) {
 const DeviceInfo &deviceInfo() {
   static const DeviceInfo info = askDevice();
   return info;
+}
+
+std::vector<std::string> compileElsewhere(const std::function<std::vector<std::string>()> &compile) {
+  if (onlyPrepares() || options.oneProcess)
+    return compile();
+  deviceInfo();
+  Child child([&](int to) {
+    try {
+      addLine(to, text(json{{"said", compile()}}));
+    } catch (...) {
+      addLine(to, text({{"problem", whatOf(std::current_exception())}}));
+    }
+  });
+  std::string line;
+  const Child::Read read = child.read(line, compileSeconds);
+  if (read != Child::Read::line)
+    throw std::runtime_error(read == Child::Read::late
+                                 ? fmt::format("kernels were not compiled within {} s", compileSeconds)
+                                 : "the process that compiles ended " + child.end());
+  const json said = parseJson<json>(line);
+  if (said.contains("problem"))
+    throw std::runtime_error(said["problem"]);
+  return said["said"].get<std::vector<std::string>>();
 }
 
 bool isAskedFor(const std::string &test, const std::string &name) {

@@ -29,6 +29,11 @@ struct DeviceCase {
 /// where there is none.
 const DeviceInfo &deviceInfo();
 
+/// Calls `compile`, which must leave its code in the cache of deviceInfo(), in another process, and returns what it
+/// returns. NVRTC opens the driver for itself, after which no process forked from this one can use a GPU; code from the
+/// cache needs no NVRTC. std::runtime_error if the process ends before its time.
+std::vector<std::string> compileElsewhere(const std::function<std::vector<std::string>()> &compile);
+
 /// Whether the case is asked for (--cases); all are without that.
 bool isAskedFor(const std::string &test, const std::string &name);
 /// Whether nothing is to run (--prepare).

@@ -161,8 +161,12 @@ std::string compare(const std::string &name, const std::string &is, bool all) {
 TEST(DeviceLayer, DoesWhatTheShimDoesLaneByLane) {
   const DeviceInfo &info = deviceInfo();
   const bool all = info.target.cpu != "sm_75";
-  const CudaCode code = CudaJit(info.target, info.cacheDir)
-                            .compile({std::string(lanesHead) + lanesText + (all ? lanesTextOf80 : ""), {}}, "lanes");
+  auto compile = [&] {
+    return CudaJit(info.target, info.cacheDir)
+        .compile({std::string(lanesHead) + lanesText + (all ? lanesTextOf80 : ""), {}}, "lanes");
+  };
+  compileElsewhere([&] { return compile(), std::vector<std::string>(); });
+  const CudaCode code = compile();
   runCases("DeviceLayer", {{.name = "lanes", .about = {}, .run = [&](TestDevice &device) {
                               Finding f;
                               const std::string is = found(device, code, all, f);

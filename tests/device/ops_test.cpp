@@ -160,6 +160,24 @@ CudaJit::Stats compileAll(const std::vector<Case *> &cases) {
   return jit.stats;
 }
 
+/// The same where this process is to have children that use the device.
+CudaJit::Stats compileAllElsewhere(const std::vector<Case *> &cases) {
+  CudaJit::Stats stats;
+  const std::vector<std::string> said = compileElsewhere([&] {
+    stats = compileAll(cases);
+    std::vector<std::string> lines = {std::to_string(stats.compiled), std::to_string(stats.reused),
+                                      std::to_string(stats.programs)};
+    for (const Case *c : cases)
+      lines.push_back(c->problem);
+    return lines;
+  });
+  stats.compiled = std::stoi(said.at(0)), stats.reused = std::stoi(said.at(1)), stats.programs = std::stoi(said.at(2));
+  for (size_t i = 0; i < cases.size(); ++i)
+    cases[i]->problem = said.at(3 + i);
+  compileAll(cases);  // from the cache
+  return stats;
+}
+
 std::string compare(const Case &c, const std::vector<std::vector<std::byte>> &after,
                     const std::vector<std::vector<std::byte>> &again) {
   for (size_t i = 0; i < c.firstResult(); ++i)
@@ -348,7 +366,7 @@ std::map<std::string, Prepared> prepareAll() {
   auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   forAll(cases, lower);
   const double lowered = seconds();
-  const CudaJit::Stats stats = compileAll(cases);
+  const CudaJit::Stats stats = compileAllElsewhere(cases);
   const double compiled = seconds();
   if (!onlyPrepares())
     forAll(cases, reckon);

@@ -1,6 +1,6 @@
-// Faults in the text of loop trees: each barrier taken out, each index of an access one too far, in kernels of the
-// examples of every recipe that is one. At least 95 in a hundred must be noticed. Those of matmul and attention have
-// their faults beside their tests.
+// Faults in the text of loop trees: each barrier and each wait for the kernels in front taken out, each index of an
+// access one too far, in kernels of the examples of every recipe that is one. At least 95 in a hundred must be noticed.
+// Those of matmul and attention have their faults beside their tests.
 #include "cases.h"
 #include "examples.h"
 
@@ -35,11 +35,14 @@ size_t endOfArgument(const std::string &text, size_t at) {
 
 std::vector<Fault> faultsOf(const std::string &text) {
   std::vector<Fault> faults;
-  const std::regex barrier("\\bbarrier\\(\\);"), access("\\b(load|store)(Vector<\\d+>)?\\(");
+  const std::regex barrier("\\bbarrier\\(\\);"), wait("\\bwaitForPrevious\\(\\);"),
+      access("\\b(load|store)(Vector<\\d+>)?\\(");
   for (std::sregex_iterator it(text.begin(), text.end(), barrier), end; it != end; ++it)
     // A row without a target: the barrier guards a load whose value it does not use.
     if (!std::regex_search(text.substr(0, size_t(it->position())), std::regex("else \\{\\s*$")))
       faults.push_back({"no barrier", size_t(it->position()), size_t(it->length()), ";"});
+  for (std::sregex_iterator it(text.begin(), text.end(), wait), end; it != end; ++it)
+    faults.push_back({"no wait", size_t(it->position()), size_t(it->length()), ";"});
   for (std::sregex_iterator it(text.begin(), text.end(), access), end; it != end; ++it) {
     const size_t begin = endOfArgument(text, size_t(it->position() + it->length())) + 1;
     const size_t length = endOfArgument(text, begin) - begin;

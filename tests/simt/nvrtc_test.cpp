@@ -79,8 +79,11 @@ TEST_F(NvrtcTest, KernelsOfGpt2CompileWithoutSpills) {
                               cuda.text.find("GPTC_matmul") != std::string::npos ||
                               cuda.text.find("GPTC_attention") != std::string::npos ||
                               cuda.text.find("GPTC_TILE_KERNEL") != std::string::npos;
-      EXPECT_LE(c.registers, multiplies ? std::min(65536 / cuda.phases[0].threads, 255) : 64) << k.name << "\n"
-                                                                                              << c.log << cuda.text;
+      // One block takes no room from others.
+      const int most = multiplies                   ? std::min(65536 / cuda.phases[0].threads, 255)
+                       : cuda.phases[0].blocks == 1 ? 128
+                                                    : 64;
+      EXPECT_LE(c.registers, most) << k.name << "\n" << c.log << cuda.text;
     }
   }
 }

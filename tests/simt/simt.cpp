@@ -94,6 +94,7 @@ struct Fiber {
   int parity = 0;  // of shuffles
   std::vector<Copy> copies;
   int commits = 0;
+  bool hasWaited = false, hasAccessed = false;  // for the kernels in front; global memory before it has
 };
 
 constexpr int slotBytes = 32;
@@ -116,6 +117,7 @@ struct Block {
   std::function<SimtMemory *(uint64_t)> resolve;  // of an address; null where nothing begins
   std::map<int, int> any;                         // by epoch: what threads have said at the barrier that ends it
   std::string failure;
+  bool allWaited = true;
 
   Block(std::vector<Fiber> &fibers) : fibers(fibers) {}
 
@@ -135,6 +137,7 @@ void fiberMain() {
     Block &b = *running;
     try {
       b.kernel(b.params);
+      b.allWaited &= b.fibers[b.current].hasWaited;
       if (!b.fibers[b.current].copies.empty())
         fail("ends while copies to {} are under way", b.fibers[b.current].copies[0].to->name);
     } catch (const Failure &f) {
@@ -192,6 +195,8 @@ void access(SimtMemory &m, int64_t offset, int64_t bytes, bool writes) {
   if (offset < 0 || offset + bytes > m.bytes)
     fail("{} bytes {} to {} of {}, which has {}", writes ? "stores to" : "reads", offset, offset + bytes - 1, m.name,
          m.bytes);
+  Fiber &f = running->fibers[running->current];
+  f.hasAccessed |= !m.isShared && !f.hasWaited;
   if (writes && !m.mayWrite)
     fail("stores to {}, which is only read", m.name);
   for (int64_t i = 0; i < bytes; ++i)
@@ -222,6 +227,7 @@ void runBlock(Block &b, bool backwards) {
     f.parity = 0;
     f.copies.clear();
     f.commits = 0;
+    f.hasWaited = f.hasAccessed = false;
   }
   while (true) {
     for (int i = 0; i < b.threads; ++i) {
@@ -271,6 +277,12 @@ extern "C" {
 
 int simtBlock() { return int(running->number); }
 int simtThread() { return running->current; }
+void simtWaitForPrevious() { running->fibers[running->current].hasWaited = true; }
+void simtLetNextStart() {
+  const Fiber &f = running->fibers[running->current];
+  if (!f.hasWaited || f.hasAccessed)
+    fail("lets the next kernel start, and has not waited for those in front before its first access");
+}
 void simtBarrier(int line) { running->pause(Wait::barrier, line); }
 int simtBarrierOr(int value, int line) {
   Block &b = *running;
@@ -399,6 +411,8 @@ float simtFloatOfF16(unsigned short v) { return gptc::kir::floatOfF16(v); }
 
 namespace gptc::simt {
 
+bool allWaited = false;
+
 std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, int64_t blocks, int threads,
                    bool backwards, int64_t sharedBytes, const Resolve &resolve) {
   std::vector<std::unique_ptr<SimtMemory>> memory;
@@ -427,6 +441,7 @@ std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, 
         it->second = make(*p);
     return it->second;
   };
+  allWaited = true;
   static std::vector<Fiber> fibers;
   while (int(fibers.size()) < threads)
     fibers.emplace_back().stack.resize(stackBytes);
@@ -442,6 +457,7 @@ std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, 
     b.swapped.resize((threads + warpSize - 1) / warpSize);
     runBlock(b, backwards);
     running = nullptr;
+    allWaited &= b.allWaited;
     if (!b.failure.empty())
       return b.failure;
   }

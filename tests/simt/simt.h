@@ -7,6 +7,7 @@
 //   - shared memory that is read before the block has stored to it (it is also filled with NaN);
 //   - threads that wait for others which never come: a barrier, shuffle or warp's operation that not all reach, or not
 //     at the same line. Those of warps order nothing;
+//   - accesses of global memory before waitForPrevious, by threads that let the next kernel start;
 //   - accesses to bytes to which an asynchronous copy is under way: it stores when its thread has waited for it, and no
 //     earlier.
 #pragma once
@@ -49,6 +50,9 @@ struct Param {
 
 /// The memory at an address that a kernel takes from a table; nullopt if nothing begins there.
 using Resolve = std::function<std::optional<Param>(uint64_t address)>;
+
+/// Whether every thread of the last launch has waited for the kernels in front (waitForPrevious).
+extern bool allWaited;
 
 /// Runs the blocks in order, or from the last to the first, threads likewise. Parameters with the same `data` share
 /// memory. `sharedBytes`: of shared memory beside what the kernel declares. Empty when all went well, else what was

@@ -1,6 +1,6 @@
 // Runs one fused group in three ways and compares: OpDef::reference in float64, the kernel in the kernel interpreter,
-// and the compiled kernel. Padding of inputs is NaN and must not reach any result; padding of results and the bytes
-// around every buffer must stay unchanged.
+// and the compiled kernel. Padding of inputs is NaN and must not reach any result. Padding of results must stay
+// unchanged or become 0, and the bytes around every buffer must stay unchanged.
 #pragma once
 
 #include "codegen/codegen.h"

@@ -113,6 +113,8 @@ StepClass stepClassOf(const Module &m, const Op &fused) {
       return StepClass::norm;
     if (op.is(OpKind::sum_squares))
       return StepClass::optimizer;
+    if (op.is(OpKind::reduce_sum) && op.result()->type.rank() == 1)
+      return StepClass::weight_grad;  // of a bias
   }
   return StepClass::other;
 }

@@ -7,7 +7,6 @@
 //   pipes     its rounds, each as long as the pipe that the resident warps of an SM take most, three quarters used,
 // and an edge of the graph. A call of a library takes its FLOPs at a share of the peak, or its bytes. A linear layer
 // that adds to an f32 residual stream takes the time of the bytes besides by which C and D are wider than the factors.
-// Rates are assumed until measured ones replace them.
 #pragma once
 
 #include "codegen/cuda/warp_run.h"
@@ -35,9 +34,10 @@ struct GpuRates {
   double ofCopy = 0.9;                          // share of a copy's rate that kernels reach
   double ofPipe = 0.75;                         // share of a pipe's cycles that are used
   double ofPeak = 0.8;                          // share of the peak that no product exceeds
-  // Shares of the peak that calls reach: cuBLASLt by class, cuDNN forward and backward.
-  double linear = 0.692, weightGrad = 0.625, classifier = 0.73;
-  double attention = 0.354, attentionGrad = 0.283;
+  // Shares of the data sheet's peak that calls reach: cuBLASLt 13.1 by class, cuDNN 9.14 forward and backward; measured
+  // on an H200 (docs/lab/h200.md).
+  double linear = 0.655, weightGrad = 0.704, classifier = 0.709;
+  double attention = 0.306, attentionGrad = 0.226;
 };
 
 GpuRates gpuRatesOf(const GpuSheet &gpu);

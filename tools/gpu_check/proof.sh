@@ -82,7 +82,7 @@ bf16_steps() { # C: one layer of that width
   local c=$1 kernels how
   shift
   both_train bf16 shakespeare-char precision.compute=bf16 model.n_layer=1 model.n_head=2 model.n_embd="$c" \
-    optimizer.lr=1e-3 "$@" || return
+    optimizer.lr=1e-3 model.block_size=128 train.micro_batch=6 train.global_batch_tokens=768 "$@" || return
   how=$(calls_of "$work/plan-bf16-cuda") || { echo "$how"; return 1; }
   kernels=$(grep -o '"eval\.[0-9]*"' "$work/plan-bf16-cpu/schedules.json" | wc -l)
   local bound

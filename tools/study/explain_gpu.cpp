@@ -150,9 +150,9 @@ json kernelsOf(const GpuStep &step) {
 }  // namespace
 
 std::string tableOf(const GpuStep &step, const GpuStep &token, const GpuRates &r) {
-  std::string text =
-      fmt::format("GPU         {}: {} SMs at {:.2f} GHz, copies at {:.2f} TB/s; assumed, none of it measured\n\n{}",
-                  r.name, r.sms, 1e-9 * r.clock, 1e-12 * r.copy, tablesOf(step, "step"));
+  std::string text = fmt::format("GPU         {}: {} SMs at {:.2f} GHz, copies at {:.2f} TB/s; shares of libraries as "
+                                 "measured on an H200, all else assumed\n\n{}",
+                                 r.name, r.sms, 1e-9 * r.clock, 1e-12 * r.copy, tablesOf(step, "step"));
   if (!token.groups.empty())
     text += "\n" + tablesOf(token, "token");
   return text;

@@ -19,6 +19,19 @@ template <class T> GPTC_FUNCTION Global<T> globalAt(unsigned long long address) 
 struct bf16 { unsigned short bits; };
 struct f16 { unsigned short bits; };
 
+// Kernels that overlap, where the launch allows it. A kernel waits for the end of the one before it, and of all before
+// that one, before it accesses memory. The next one may start, to wait likewise, when all threads have said so.
+GPTC_FUNCTION void waitForPrevious() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+GPTC_FUNCTION void letNextStart() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 GPTC_FUNCTION int blockIndex() { return blockIdx.x; }
 GPTC_FUNCTION int threadIndex() { return threadIdx.x; }
 GPTC_FUNCTION void barrier() { __syncthreads(); }

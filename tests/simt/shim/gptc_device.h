@@ -53,6 +53,9 @@ template <class T, int N> struct Private {
   }
 };
 
+GPTC_FUNCTION void letNextStart() { simtLetNextStart(); }
+GPTC_FUNCTION void waitForPrevious() { simtWaitForPrevious(); }
+
 GPTC_FUNCTION int blockIndex() { return simtBlock(); }
 GPTC_FUNCTION int threadIndex() { return simtThread(); }
 GPTC_FUNCTION void barrier(int line = __builtin_LINE()) { simtBarrier(line); }

@@ -5,6 +5,9 @@ extern "C" {
 struct SimtMemory;  // a parameter or a shared buffer
 int simtBlock();
 int simtThread();
+/// The calling thread accesses no global memory before the first of these calls, if it makes the second one.
+void simtWaitForPrevious();
+void simtLetNextStart();
 /// All threads of a block meet, at the same line of the text.
 void simtBarrier(int line);
 /// Likewise; whether one of them has given a value other than 0.

@@ -42,6 +42,7 @@ using OpPtr = std::shared_ptr<Op>;
 struct Node {
   Attempt run;  // each launch has a copy of its own
   std::vector<int> after;
+  bool isKernel = false;  // that cuLaunchKernel has put there, and no library
 };
 
 struct ContextImpl {

@@ -24,6 +24,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <unistd.h>
 
 using namespace gptc::cuda;
 using gptc::simt::Param;
@@ -59,6 +60,10 @@ extern "C" {
 
 Result cuInit(unsigned flags) {
   std::lock_guard guard(lock);
+  // A child inherits a driver that it cannot use, as CUDA's.
+  static const pid_t first = ::getpid();
+  if (first != ::getpid())
+    return refuse(notInitialized, "cuInit was called in the parent of this process");
   if (flags)
     return refuse(invalidValue, "flags of cuInit");
   if (shownDevices().empty())
@@ -649,10 +654,9 @@ static std::string plantedFault(const std::string &kernel) {
              ? ""
              : fault.substr(0, colon);
 }
-Result cuLaunchKernel(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned gridZ, unsigned blockX,
-                      unsigned blockY, unsigned blockZ, unsigned shared, Stream s, void **params, void **extra) {
-  std::lock_guard guard(lock);
-  GPTC_TRY(enter("cuLaunchKernel"));
+/// `early`: the kernel need not wait for the one before it on the stream, and must do so itself.
+static Result launch(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned gridZ, unsigned blockX, unsigned blockY,
+                     unsigned blockZ, unsigned shared, Stream s, void **params, void **extra, bool early) {
   GPTC_TRY(known(functions, f, "the function"));
   GPTC_TRY(known(streams, s, "the stream"));
   if (f->module->context != s->context)
@@ -672,7 +676,12 @@ Result cuLaunchKernel(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned
     return enqueue(s, Attempt([](std::string &) { return false; }));
   if (!fault.empty() && fault != "fail" && fault != "crash" && fault != "corrupt")
     return refuse(invalidValue, "GPTC_STANDIN_FAULT={}, which is none of fail, hang, crash and corrupt", fault);
-  return enqueue(s, [=]() -> std::string {
+  if (early && s->capture && !s->capture->invalid) {
+    const std::vector<Node> &nodes = s->capture->graph->nodes;
+    if (s->tail.size() != 1 || !nodes[size_t(s->tail[0])].isKernel)
+      return refuse(captureUnsupported, "{} is to start early behind something else than one kernel", f->name);
+  }
+  const Result enqueued = enqueue(s, [=]() -> std::string {
     if (!functions.count(f))
       return "a module was unloaded before its kernel ran";
     if (fault == "crash")
@@ -703,8 +712,30 @@ Result cuLaunchKernel(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned
             std::memset(beside, 0xff, 16);
         break;
       }
+    if (problem.empty() && early && !gptc::simt::allWaited)
+      return f->name + ": starts early and does not wait for the kernel before it";
     return problem.empty() ? "" : f->name + ": " + problem;
   });
+  if (enqueued == success && s->capture)
+    s->capture->graph->nodes.back().isKernel = true;
+  return enqueued;
+}
+Result cuLaunchKernel(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned gridZ, unsigned blockX,
+                      unsigned blockY, unsigned blockZ, unsigned shared, Stream s, void **params, void **extra) {
+  std::lock_guard guard(lock);
+  GPTC_TRY(enter("cuLaunchKernel"));
+  return launch(f, gridX, gridY, gridZ, blockX, blockY, blockZ, shared, s, params, extra, false);
+}
+Result cuLaunchKernelEx(const LaunchConfig *c, LoadedFunction f, void **params, void **extra) {
+  std::lock_guard guard(lock);
+  GPTC_TRY(enter("cuLaunchKernelEx"));
+  if (!c || c->count != 1 || !c->attributes || c->attributes->id != programmaticStreamSerialization)
+    return refuse(invalidValue, "a launch with other attributes than one for an early start");
+  const bool early = c->attributes->value.programmaticStreamSerializationAllowed != 0;
+  if (early && setting("ARCH", 90) < 90)
+    return refuse(invalidValue, "a GPU before sm_90 has no early starts");
+  return launch(f, c->gridX, c->gridY, c->gridZ, c->blockX, c->blockY, c->blockZ, c->sharedBytes, c->stream, params,
+                extra, early);
 }
 }
 

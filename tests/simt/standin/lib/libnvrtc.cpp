@@ -11,6 +11,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -18,6 +19,21 @@
 #include <vector>
 
 namespace {
+
+/// NVRTC 13 opens the driver, if there is one, when it first compiles.
+void openDriver() {
+  static const bool opened = [] {
+    Dl_info self;
+    if (!dladdr(reinterpret_cast<void *>(&openDriver), &self) || !self.dli_fname)
+      return false;
+    const std::filesystem::path driver = std::filesystem::path(self.dli_fname).parent_path() / "libcuda.so.1";
+    if (void *library = dlopen(driver.c_str(), RTLD_NOW | RTLD_LOCAL))
+      if (void *init = dlsym(library, "cuInit"))
+        return reinterpret_cast<int (*)(unsigned)>(init)(0) == 0;
+    return false;
+  }();
+  (void)opened;
+}
 
 enum Result { success = 0, invalidInput = 3, invalidProgram = 4, invalidOption = 5, compilation = 6, noArtifact = 13 };
 
@@ -61,6 +77,7 @@ Result nvrtcDestroyProgram(Program **p) {
 Result nvrtcCompileProgram(Program *p, int count, const char *const *options) {
   if (!p || p->compiled)
     return invalidProgram;
+  openDriver();
   std::string arch;
   for (int i = 0; i < count; ++i) {
     const std::string o = options[i];
