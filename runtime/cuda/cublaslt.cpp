@@ -6,6 +6,7 @@
 #include "llvm/Support/xxhash.h"
 
 #include <algorithm>
+#include <array>
 
 namespace gptc::cuda {
 
@@ -118,7 +119,7 @@ MatmulCall::MatmulCall(LtHandle handle, const CublasLtMatmul &m, llvm::ArrayRef<
              "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT");
   }
   constexpr int most = 8;
-  LtHeuristic proposals[most] = {};  // zeroed, because nameOf hashes every bit of an algorithm
+  LtHeuristic proposals[most] = {};
   int count = 0;
   const LtStatus s = lt.heuristic(handle, desc, a, b, c, d, preference, most, proposals, &count);
   lt.check(lt.preferenceDestroy(preference), "cublasLtMatmulPreferenceDestroy");
@@ -140,9 +141,13 @@ MatmulCall::~MatmulCall() {
 }
 
 int64_t MatmulCall::nameOf(unsigned algorithm) const {
-  const LtAlgorithm &a = found.at(algorithm).algorithm;
-  const llvm::ArrayRef<uint8_t> bits(reinterpret_cast<const uint8_t *>(a.data), sizeof a.data);
-  return std::max<int64_t>(1, int64_t(llvm::xxh3_64bits(bits) >> 33));
+  std::array<uint32_t, ltAlgorithmAttributes> told = {};
+  for (int i = 0; i < ltAlgorithmAttributes; ++i) {
+    size_t written = 0;  // nothing by a library that knows no such attribute
+    lt.algorithmGet(&found.at(algorithm).algorithm, i, &told[size_t(i)], i < ltWideAttributes ? 4 : 2, &written);
+  }
+  const llvm::ArrayRef<uint8_t> bytes(reinterpret_cast<const uint8_t *>(told.data()), sizeof told);
+  return std::max<int64_t>(1, int64_t(llvm::xxh3_64bits(bytes) >> 33));
 }
 
 std::optional<unsigned> MatmulCall::find(int64_t name) const {

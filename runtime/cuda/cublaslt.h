@@ -50,6 +50,9 @@ enum LtEpilogue : int {
 struct LtAlgorithm {
   uint64_t data[8];  // opaque
 };
+/// CUBLASLT_ALGO_CONFIG_ID, _TILE_ID, _SPLITK_NUM, _REDUCTION_SCHEME, _CTA_SWIZZLING, _CUSTOM_OPTION and _STAGES_ID, of
+/// 4 bytes each, then _INNER_SHAPE_ID and _CLUSTER_SHAPE_ID, of 2.
+constexpr int ltAlgorithmAttributes = 9, ltWideAttributes = 7;
 struct LtHeuristic {
   LtAlgorithm algorithm;
   size_t workspace;  // bytes required
@@ -78,6 +81,8 @@ struct LtHeuristic {
   X(heuristic, cublasLtMatmulAlgoGetHeuristic,                                                                         \
     (LtHandle handle, LtDesc desc, LtLayout a, LtLayout b, LtLayout c, LtLayout d, LtPreference preference, int most,  \
      LtHeuristic *found, int *count))                                                                                  \
+  X(algorithmGet, cublasLtMatmulAlgoConfigGetAttribute,                                                                \
+    (const LtAlgorithm *algorithm, int attribute, void *value, size_t bytes, size_t *written))                         \
   X(matmul, cublasLtMatmul,                                                                                            \
     (LtHandle handle, LtDesc desc, const void *alpha, const void *a, LtLayout aLayout, const void *b,                  \
      LtLayout bLayout, const void *beta, const void *c, LtLayout cLayout, void *d, LtLayout dLayout,                   \
@@ -107,8 +112,9 @@ public:
 
   /// Number of proposals, at most eight, ordered by the library's own estimate; 0 if it cannot compute this product.
   unsigned algorithms() const { return unsigned(found.size()); }
-  /// The name of an algorithm in a plan (Schedule::algorithm): a hash of the library's description of it, in 1 ... 2^31
-  /// - 1. The description itself never comes from a plan.
+  /// The name of an algorithm in a plan (Schedule::algorithm): a hash of what the library tells of it (kernel, tile,
+  /// stages, cuts over k, ...), in 1 ... 2^31 - 1. Its opaque bits may differ from process to process, and never come
+  /// from a plan.
   int64_t nameOf(unsigned algorithm) const;
   /// The proposal of that name; nullopt if the library does not propose it, which can happen on another version or GPU.
   std::optional<unsigned> find(int64_t name) const;

@@ -247,7 +247,7 @@ static void tune(LibraryTuning &result, Module &planned, const Target &target, c
   result.products = int(products.size());
   const Tuner tuner(gpu, products);
   const ObjectCache cache(cacheDir);
-  const std::string machine = fmt::format("cublaslt algorithms 2 {} {} {} {}", gpu.name, gpu.multiprocessors,
+  const std::string machine = fmt::format("cublaslt algorithms 3 {} {} {} {}", gpu.name, gpu.multiprocessors,
                                           CudaLibrary::get(CudaLibraryId::driver).version.str(),
                                           CudaLibrary::get(CudaLibraryId::cublasLt).version.str());
   const Clock::time_point until =

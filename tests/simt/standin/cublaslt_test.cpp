@@ -155,6 +155,21 @@ TEST_F(CublasLtTest, TheStandInRefusesWhatTheLibraryWould) {
   EXPECT_EQ(MatmulCall(handle, good, params, workspace + 128, 1 << 15).tryEnqueue(stream, 0), ltInvalidValue);
 }
 
+// A plan names an algorithm for another process, where the library describes it by other bits.
+TEST_F(CublasLtTest, NamesOfAlgorithmsAreThoseOfAnotherProcess) {
+  Group g = group("matmul", "%a: f32[3,5]; %b: f32[5,8]", "%y = matmul %a, %b : f32[3,8]\nyield %y");
+  const CublasLtMatmul matmul = *matchCublasLtMatmul(*g.fused);
+  const std::vector<DevicePtr> params = place(*g.fused, exactOperands(g));
+  const MatmulCall here(handle, matmul, params, workspace, workspaceBytes);
+  ASSERT_EQ(here.algorithms(), 2u);
+  EXPECT_NE(here.nameOf(0), here.nameOf(1));
+  auto areFound = [&] {
+    const MatmulCall there(handle, matmul, params, workspace, workspaceBytes);
+    return there.find(here.nameOf(0)) == 0u && there.find(here.nameOf(1)) == 1u;
+  };
+  EXPECT_EXIT(::_exit(areFound() ? 0 : 1), testing::ExitedWithCode(0), "");
+}
+
 #if __has_include(<cublasLt.h>)
 TEST(CublasLtHeader, NumbersAgree) {
   static_assert(sizeof(LtHeuristic) == sizeof(cublasLtMatmulHeuristicResult_t));

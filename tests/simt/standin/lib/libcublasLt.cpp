@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstring>
 #include <dlfcn.h>
+#include <unistd.h>
 
 namespace gptc::cuda {
 
@@ -291,8 +292,21 @@ LtStatus cublasLtMatmulAlgoGetHeuristic(LtHandle handle, LtDesc desc, LtLayout a
   for (int i = 0; i < std::min(most, 2); ++i) {
     const size_t workspace = i ? secondWorkspace : 0;
     if (workspace <= preference->workspace)
-      found[(*count)++] = {{{p.mark(), uint64_t(i)}}, workspace, ltSuccess, 1, {}};
+      found[(*count)++] = {{{p.mark(), uint64_t(i), uint64_t(::getpid())}}, workspace, ltSuccess, 1, {}};
   }
+  return ltSuccess;
+}
+
+// The opaque bits differ from process to process; what is told does not.
+LtStatus cublasLtMatmulAlgoConfigGetAttribute(const LtAlgorithm *algorithm, int attribute, void *value, size_t bytes,
+                                              size_t *written) {
+  if (!algorithm || attribute < 0 || attribute >= ltAlgorithmAttributes ||
+      bytes != (attribute < ltWideAttributes ? 4 : 2))
+    return wrong();
+  const uint64_t told[3] = {algorithm->data[0], algorithm->data[0] >> 32, algorithm->data[1]};
+  const auto word = uint32_t(attribute < 3 ? told[attribute] : 0);
+  std::memcpy(value, &word, bytes);
+  *written = bytes;
   return ltSuccess;
 }
 
