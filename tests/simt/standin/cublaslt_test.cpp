@@ -5,6 +5,8 @@
 #include "groups_on_device.h"
 #include "support/diagnostics.h"
 
+#include <unistd.h>
+
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
 #endif
