@@ -92,6 +92,27 @@ bf16_steps() { # C: one layer of that width
   compare_losses bf16 "$bound" absolute >/dev/null
 }
 
+# ---- sampling: the likeliest tokens by either, with weights that the GPU has trained
+
+# In f32 logits differ by some 1e-6 of their size. After so many steps the two likeliest tokens are seldom as close.
+same_tokens() { # EXAMPLE SETTINGS...
+  local example=$1 target
+  shift
+  for target in cuda cpu; do
+    compile_for $target "$example" "$work/plan-tokens-$target" "${data[@]}" "out_dir=$work/out-tokens" \
+      "train.steps=$token_steps" "${brief[@]}" log.every=50 "$@" || return
+  done
+  run "$work/plan-tokens-cuda" --resume never || return 1
+  for target in cuda cpu; do
+    "$bin/gptrun" sample "$work/plan-tokens-$target" --out-dir "$work/out-tokens" --temperature 0 --max-tokens $tokens \
+      --prompt the >"$work/tokens-$target" || return 1
+  done
+  rm -rf "$work/out-tokens"
+  [ "$(wc -c <"$work/tokens-cuda")" -ge $tokens ] && cmp "$work/tokens-cuda" "$work/tokens-cpu" ||
+    { head -c 300 "$work"/tokens-*; echo; echo "the GPU has chosen other tokens than the CPU"; return 1; }
+  echo "$tokens tokens: those of the CPU"
+}
+
 # ---- several GPUs: in the order of a tree two give the bits of one
 
 # Generated kernels: a library's may add in another order where a rank has another share of the batch.
@@ -116,8 +137,8 @@ two_ranks() {
 }
 
 proof() {
-  local example width=128
-  if $small; then width=32; fi
+  local example width=128 tokens=200 token_steps=400
+  if $small; then width=32 tokens=20 token_steps=10; fi
   check "device layer" 60 lanes
   check "conformance" 150 run_tests 'Device.*'
   check "ten steps, shakespeare-char" 60 ten_steps shakespeare-char "${tiny[@]}" model.dropout=0.1
@@ -125,6 +146,8 @@ proof() {
     check "ten steps, $example" 60 ten_steps $example "${tiny[@]}"
   done
   check "ten steps, bf16" 60 bf16_steps $width "${tiny[@]:3}"
+  check "tokens, llama-small" 60 same_tokens llama-small "${tiny[@]}"
+  $small || check "tokens, shakespeare-char" 60 same_tokens shakespeare-char
   check "ranks: two GPUs" 120 two_ranks
   check "compute-sanitizer" 120 sanitizer
 }

@@ -672,16 +672,14 @@ static Result launch(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned 
   for (size_t i = 0; i < f->written.size(); ++i)
     values.push_back(*static_cast<DevicePtr *>(params[i]));
   const std::string fault = plantedFault(f->name);
-  if (fault == "hang")
-    return enqueue(s, Attempt([](std::string &) { return false; }));
-  if (!fault.empty() && fault != "fail" && fault != "crash" && fault != "corrupt")
+  if (!fault.empty() && fault != "hang" && fault != "fail" && fault != "crash" && fault != "corrupt")
     return refuse(invalidValue, "GPTC_STANDIN_FAULT={}, which is none of fail, hang, crash and corrupt", fault);
   if (early && s->capture && !s->capture->invalid) {
     const std::vector<Node> &nodes = s->capture->graph->nodes;
     if (s->tail.size() != 1 || !nodes[size_t(s->tail[0])].isKernel)
       return refuse(captureUnsupported, "{} is to start early behind something else than one kernel", f->name);
   }
-  const Result enqueued = enqueue(s, [=]() -> std::string {
+  const Action run = [=]() -> std::string {
     if (!functions.count(f))
       return "a module was unloaded before its kernel ran";
     if (fault == "crash")
@@ -715,7 +713,8 @@ static Result launch(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned 
     if (problem.empty() && early && !gptc::simt::allWaited)
       return f->name + ": starts early and does not wait for the kernel before it";
     return problem.empty() ? "" : f->name + ": " + problem;
-  });
+  };
+  const Result enqueued = fault == "hang" ? enqueue(s, Attempt([](std::string &) { return false; })) : enqueue(s, run);
   if (enqueued == success && s->capture)
     s->capture->graph->nodes.back().isKernel = true;
   return enqueued;
