@@ -3,7 +3,8 @@
 // share it (Narayanan et al. 2021, section 5.6, pads for the last of these; nanoGPT for the first two).
 //
 // Only memory is padded. The type has both extents, `f32[50257->50304,768]`. Every op ranges over the logical one, so
-// padded logits never take part in a softmax, and padded rows are never written. Padded rows of parameters, and of
+// padded logits never take part in a softmax, and of padded rows nothing is written but zeros, by products of a GPU's
+// library, which take them along (codegen/recipes/matmul/cublaslt.cpp). Padded rows of parameters, and of
 // gradients and moments, which have the same type, are 0 from the start and stay 0. Checkpoints hold logical extents.
 //
 // Algorithm

@@ -12,9 +12,8 @@
 //   - Vector loops are expanded. Contiguous accesses of a whole group become one vector access if the index is a
 //     multiple of the width. So parameters must be aligned to 16 bytes.
 //   - Pairs of bf16 (kir::pair, kir::dot) are for CPUs only; the emitter rejects them.
-//   - A kernel first waits for the one before it and lets the next one start when its own work is done, so that a
-//   launch
-//     may overlap the end of the kernel in front (programmatic dependent launch; runtime/cuda/together.h).
+//   - A kernel first waits for the one before it, and lets the next one start when its own work is done: a launch may
+//     overlap the end of the kernel in front (programmatic dependent launch; runtime/cuda/together.h).
 //   - Indices are 32 bits wide if they provably fit, else 64.
 #pragma once
 

@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include <utility>
-
 namespace gptc::cuda {
 
 /// Tables of several sets of members, for all phases, in one piece of memory that the first owns.

@@ -20,8 +20,10 @@ using Epilogue = CublasLtMatmul::Epilogue;
 bool paddingIsZero(const Value &v) {
   if (v.type.paddedElements() == v.type.elements())
     return true;
-  if (!v.def || v.def->is(OpKind::read))
-    return v.def;
+  if (!v.def)
+    return false;
+  if (v.def->is(OpKind::read))
+    return true;
   const Dim last = v.type.dims.back();
   const bool onlyLast = v.type.paddedElements() * last.logical == v.type.elements() * last.padded;
   return onlyLast && v.def->is(OpKind::fused) && kindOf(*v.def) == RecipeKind::row && !runsOnHost(*v.def) &&

@@ -22,7 +22,7 @@ namespace {
 
 /// NVRTC 13 opens the driver, if there is one, when it first compiles.
 void openDriver() {
-  static const bool opened = [] {
+  [[maybe_unused]] static const bool opened = [] {
     Dl_info self;
     if (!dladdr(reinterpret_cast<void *>(&openDriver), &self) || !self.dli_fname)
       return false;
@@ -32,7 +32,6 @@ void openDriver() {
         return reinterpret_cast<int (*)(unsigned)>(init)(0) == 0;
     return false;
   }();
-  (void)opened;
 }
 
 enum Result { success = 0, invalidInput = 3, invalidProgram = 4, invalidOption = 5, compilation = 6, noArtifact = 13 };
