@@ -402,7 +402,8 @@ TEST_F(GpuStepTest, CodeOfRowsAndTokensIsWideAndShort) {
         n += double(a.times) * a.bytes / double(sizeOf(p.shape.parameters[a.parameter].dtype));
         columns = std::max(columns, n);
       }
-    EXPECT_GT(wide, 0.985 * all);  // what is narrow are zeros in padding
+    const double zeros = p.members == "cast cross_entropy cross_entropy_grad cast" ? 64 : 0;  // of a warp, in padding
+    EXPECT_GT(wide, 0.99 * (all - zeros));
     auto bound = most.find(p.members);
     if (bound == most.end())
       continue;

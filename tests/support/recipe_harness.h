@@ -1,6 +1,6 @@
 // Runs one fused group in three ways and compares: OpDef::reference in float64, the kernel in the kernel interpreter,
-// and the compiled kernel. Padding of inputs is NaN and must not reach any result. Padding of results must stay
-// unchanged or become 0, and the bytes around every buffer must stay unchanged.
+// and the compiled kernel. Padding of inputs is NaN and must not reach any result. Padding of results, but
+// for what the row recipe zeroes on GPUs, and the bytes around every buffer must stay unchanged.
 #pragma once
 
 #include "codegen/codegen.h"
@@ -21,6 +21,8 @@ Group group(const std::string &kind, const std::string &args, const std::string 
 /// A group of one op.
 Group groupOf(OpKind op, llvm::ArrayRef<Type> operands, const AttrMap &attrs, llvm::ArrayRef<Type> results);
 
+/// Which places of a result's memory the row recipe zeroes on a GPU: those behind the rows of full results.
+std::vector<bool> zeroedOnGpu(const Op &fused, unsigned result);
 /// Logical elements at their padded places, with `fill` in the padding.
 std::vector<double> spread(const Tensor &t, double fill);
 
