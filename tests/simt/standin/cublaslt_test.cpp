@@ -175,6 +175,8 @@ TEST_F(CublasLtTest, NamesOfAlgorithmsAreThoseOfAnotherProcess) {
 #if __has_include(<cublasLt.h>)
 TEST(CublasLtHeader, NumbersAgree) {
   static_assert(sizeof(LtHeuristic) == sizeof(cublasLtMatmulHeuristicResult_t));
+  EXPECT_EQ(int(CUBLASLT_ALGO_CONFIG_STAGES_ID), ltWideAttributes - 1);
+  EXPECT_EQ(int(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID), ltAlgorithmAttributes - 1);
   static_assert(sizeof(LtAlgorithm) == sizeof(cublasLtMatmulAlgo_t));
   static_assert(offsetof(LtHeuristic, state) == offsetof(cublasLtMatmulHeuristicResult_t, state));
   EXPECT_EQ(int(ltAllocFailed), CUBLAS_STATUS_ALLOC_FAILED);

@@ -70,6 +70,13 @@ TEST(CudaHeader, NumbersAgree) {
   EXPECT_EQ(int(functionMaxDynamicShared), CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
   EXPECT_EQ(unsigned(streamNonBlocking), CU_STREAM_NON_BLOCKING);
   EXPECT_EQ(unsigned(eventDisableTiming), CU_EVENT_DISABLE_TIMING);
+  EXPECT_EQ(int(programmaticStreamSerialization), CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+  static_assert(sizeof(LaunchAttribute) == sizeof(CUlaunchAttribute) &&
+                offsetof(LaunchAttribute, value) == offsetof(CUlaunchAttribute, value));
+  static_assert(sizeof(LaunchConfig) == sizeof(CUlaunchConfig) &&
+                offsetof(LaunchConfig, stream) == offsetof(CUlaunchConfig, hStream) &&
+                offsetof(LaunchConfig, attributes) == offsetof(CUlaunchConfig, attrs) &&
+                offsetof(LaunchConfig, count) == offsetof(CUlaunchConfig, numAttrs));
   EXPECT_EQ(int(captureGlobal), CU_STREAM_CAPTURE_MODE_GLOBAL);
   EXPECT_EQ(int(captureThreadLocal), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 }
