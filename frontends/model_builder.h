@@ -22,9 +22,9 @@
 //       first sequence within its step.
 //   @eval(%x: i32[B,T], %y: i32[B,T]) -> f32[B,T]
 //       The negative log likelihood of each target, not summed, without dropout.
-//   @decode(%tok: i32[1,1], %pos: i64[]) -> f32[1,V]
+//   @decode(%tok: i32[1,1], %pos: i64[], %how: f32[1,5]) -> f32[1,V], i32[1]
 //       Logits after one more token at position pos < T.
-//   @prefill(%tok: i32[1,P], %pos: i64[], %last: i64[]) -> f32[1,V]
+//   @prefill(%tok: i32[1,P], %pos: i64[], %last: i64[], %how: f32[1,5]) -> f32[1,V], i32[1]
 //       P tokens at positions pos.., logits after token `last` of them.
 //       P = min(64, T); requires pos + P <= T. A prompt of n >= P tokens is cut at 0, P, 2P, ..., and the last piece
 //       begins at n - P: writing a token twice leaves the same cache. A prompt of n < P tokens is padded with arbitrary

@@ -1,5 +1,6 @@
 #include "frontends/model_functions.h"
 
+#include "ir/choose_token.h"
 #include "ir/facts.h"
 #include "support/diagnostics.h"
 
@@ -65,10 +66,11 @@ public:
     b.ret({nll});
   }
 
-  void buildCached(int64_t count, bool chooses) {
+  void buildCached(int64_t count, bool picks) {
     Value *tok = f->body.addArg(Type(DType::i32, {1, count}), "tok");
     Value *pos = f->body.addArg(Type::scalar(DType::i64), "pos");
-    Value *last = chooses ? f->body.addArg(Type::scalar(DType::i64), "last") : nullptr;
+    Value *last = picks ? f->body.addArg(Type::scalar(DType::i64), "last") : nullptr;
+    Value *how = f->body.addArg(Type(DType::f32, {1, choose_token::columns}), "how");
     Value *h = embed(tok, pos);
     makeRopeTable(count, pos);
     for (int l = 0; l < c.nLayer; ++l)
@@ -78,8 +80,10 @@ public:
     if (last)  // before the final norm, because nothing after it mixes tokens
       h = b.value(OpKind::dynamic_slice, {h, last}, attrs({{"size", int64_t(1)}}));
     Value *logits = head(finalNorm(h));
+    at("choice");
+    Value *id = b.value(OpKind::choose_token, {logits, how});
     at("");
-    b.ret({logits});
+    b.ret({logits, id});
   }
 
 private:
@@ -391,8 +395,8 @@ void buildLoss(Module &m, const Config &config, const BuildOptions &options, con
 }
 
 void buildCached(Module &m, const Config &config, const BuildOptions &options, const char *name, int64_t count,
-                 bool chooses) {
-  FunctionBuilder(m, config, options, name).buildCached(count, chooses);
+                 bool picks) {
+  FunctionBuilder(m, config, options, name).buildCached(count, picks);
 }
 
 }  // namespace gptc

@@ -10,8 +10,8 @@ namespace gptc {
 void buildLoss(Module &m, const Config &config, const BuildOptions &options, const char *name, bool training);
 
 /// Adds the function `name` that processes `count` tokens through the KV cache and returns the logits behind one of
-/// them; with `chooses`, an argument selects it.
+/// them, with `picks` the one that an argument selects, and the token chosen by them.
 void buildCached(Module &m, const Config &config, const BuildOptions &options, const char *name, int64_t count,
-                 bool chooses);
+                 bool picks);
 
 }  // namespace gptc

@@ -151,6 +151,7 @@ enum class FusionKind {
   pack,        // a matrix in panels; never fused with other ops
   attention,   // anchor with a recipe of its own
   scatter,     // embedding gradient
+  choice,      // of the next token; never fused with other ops
   collective,  // communication of several ranks, by the runtime's collective engine
   view,        // no code: the result aliases operand 0 (reshape)
   structure,   // read, write, return, yield, fused: not fusable

@@ -183,6 +183,8 @@ const char *nameOf(FusionKind kind) {
     return "attention";
   case FusionKind::scatter:
     return "scatter";
+  case FusionKind::choice:
+    return "choice";
   case FusionKind::collective:
     return "collective";
   case FusionKind::view:

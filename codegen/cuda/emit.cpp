@@ -65,7 +65,8 @@ public:
     if (isPart)
       line(fmt::format("GPTC_FUNCTION void {}({}, [[maybe_unused]] const int {}) {{", info.symbol, list, own));
     else
-      line(fmt::format("GPTC_{}KERNEL({}, {})({}) {{", holdsTile(phase) ? "TILE_" : "", info.symbol, threads, list));
+      line(fmt::format("GPTC_{}KERNEL({}, {})({}) {{", blocks <= fewBlocks || holdsTile(phase) ? "TILE_" : "",
+                       info.symbol, threads, list));
     indent += "  ";
     line("const int thread = threadIndex();");
     if (!isPart)  // of a part the __global__ function has

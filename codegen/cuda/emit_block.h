@@ -84,6 +84,9 @@ inline int64_t threadsOf(const StmtNode &s) {
 /// Threads that the blocks of a phase have: whole warps.
 inline int blockThreads(const StmtNode &phase) { return int((std::max<int64_t>(threadsOf(phase), 1) + 31) / 32 * 32); }
 
+/// Of so many blocks each has a multiprocessor of its own, and gains nothing if there is room for another.
+constexpr int64_t fewBlocks = 32;
+
 /// Whether `s` contains a matmul or attention statement, or the threads hold as much in registers.
 inline bool holdsTile(const StmtNode &s) {
   constexpr int64_t much = 64;  // elements

@@ -6,6 +6,7 @@
 #include "llvm/ADT/DenseMap.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -56,7 +57,7 @@ double largestOf(DType t) {
 }
 
 struct Value {
-  double v = 0, e = 0;             // floats: value and error bound
+  double v = 0, e = 0;             // floats: value; error bound, also of integers but u32
   int64_t i = 0;                   // integers
   bool unsure = false;             // a pred that may differ because of rounding
   double high = 0, highError = 0;  // pairs of bf16: v and e are of the low half
@@ -117,8 +118,14 @@ double unitsOf(UnaryOp op) {
 }
 
 Value unaryValue(UnaryOp op, DType t, Value a) {
-  if (isInt(t))
-    return {.i = evalUnaryInt(op, t, a.i), .unsure = a.unsure};
+  if (isInt(t)) {
+    const bool keeps = op == UnaryOp::neg || op == UnaryOp::abs;
+    return {.e = t == DType::u32 || a.e == 0 ? 0
+                 : keeps                     ? a.e
+                                             : infinity,
+            .i = evalUnaryInt(op, t, a.i),
+            .unsure = a.unsure};
+  }
   double r = op == UnaryOp::round_bf16 || op == UnaryOp::round_f16 ? a.v : evalUnaryFloat<double>(op, a.v);
   double below = a.v - a.e;
   switch (op) {
@@ -151,9 +158,45 @@ Value unaryValue(UnaryOp op, DType t, Value a) {
   }
 }
 
+/// Integers do not round, but may come from what did. Those of u32 do not: they are pairs, or random.
+Value intValue(BinaryOp op, DType t, const Value &a, const Value &b) {
+  Value r{.i = evalInt(op, t, a.i, b.i), .unsure = a.unsure || b.unsure};
+  if (t == DType::pred && r.unsure) {  // a certain side may decide
+    const bool decides = op == BinaryOp::or_;
+    r.unsure = (op != BinaryOp::and_ && op != BinaryOp::or_) ||
+               ((a.unsure || bool(a.i) != decides) && (b.unsure || bool(b.i) != decides));
+  }
+  const double e = a.e + b.e;
+  if (e == 0 || t == DType::u32)
+    return r;
+  if (isComparison(op)) {
+    r.unsure |= std::fabs(double(a.i) - double(b.i)) <= e;
+    return r;
+  }
+  switch (op) {
+  case BinaryOp::add:
+  case BinaryOp::sub:
+    r.e = e;
+    break;
+  case BinaryOp::mul:
+    r.e = mulValues({double(a.i), a.e}, {double(b.i), b.e}).e;
+    break;
+  case BinaryOp::div:
+    r.e = b.e == 0 ? a.e / std::fabs(double(b.i)) + 1 : infinity;
+    break;
+  case BinaryOp::min:
+  case BinaryOp::max:
+    r.e = std::fabs(double(a.i) - double(b.i)) > e ? (r.i == a.i ? a.e : b.e) : std::max(a.e, b.e);
+    break;
+  default:
+    r.e = infinity;
+  }
+  return r;
+}
+
 Value binaryValue(BinaryOp op, DType t, Value a, Value b) {
   if (isInt(t)) {
-    Value r{.i = evalInt(op, t, a.i, b.i), .unsure = a.unsure || b.unsure};
+    Value r = intValue(op, t, a, b);
     if (op == BinaryOp::and_ && t == DType::u32) {  // halves of a pair, if it is one
       if ((b.i & 0xffff) == 0xffff)
         r.v = a.v, r.e = a.e;
@@ -164,13 +207,16 @@ Value binaryValue(BinaryOp op, DType t, Value a, Value b) {
   }
   if (isComparison(op))
     return {.i = compareFloat(op, a.v, b.v), .unsure = std::fabs(a.v - b.v) <= a.e + b.e && a.e + b.e > 0};
+  auto isZero = [](const Value &x) { return x.v == 0 && x.e == 0; };
   switch (op) {
   case BinaryOp::add:
+    if (isZero(a) || isZero(b))
+      return addValues(a, b, 1);
     return rounded(t, addValues(a, b, 1));
   case BinaryOp::sub:
     return rounded(t, addValues(a, b, -1));
   case BinaryOp::mul:
-    return rounded(t, mulValues(a, b));
+    return isZero(a) || isZero(b) ? mulValues(a, b) : rounded(t, mulValues(a, b));
   case BinaryOp::div:
     return rounded(t, divValues(a, b));
   default: {  // min, max
@@ -198,23 +244,37 @@ Value halfOfPair(Value x) { return x.e == 0 && roundBF16(float(x.v)) == x.v ? x 
 
 Value selectValue(DType t, Value c, Value a, Value b) {
   Value r = c.i ? a : b, other = c.i ? b : a;
-  if (c.unsure) {
-    GPTC_CHECK(isFloat(t), "an integer depends on a comparison that rounding may turn");
-    r.e = std::max(r.e, std::fabs(a.v - b.v) + other.e);
-  }
+  if (c.unsure && t == DType::pred)
+    r.unsure |= a.i != b.i || other.unsure;
+  else if (c.unsure)
+    r.e = std::max(r.e, std::fabs(isFloat(t) ? a.v - b.v : double(a.i) - double(b.i)) + other.e);
   return r;
 }
 
 Value castValue(DType to, DType from, Value a) {
   if (isFloat(from) && isFloat(to))
-    return sizeOf(to) < sizeOf(from) ? rounded(to, a) : a;
-  if (isFloat(from)) {
-    GPTC_CHECK(a.e == 0, "an integer depends on rounding");
-    return {.i = floatToInt(to, a.v)};
+    return sizeOf(to) >= sizeOf(from) || (a.e == 0 && double(float(a.v)) == a.v) ? a : rounded(to, a);
+  if (isFloat(from))
+    return {.e = a.e == 0 ? 0 : a.e + 1, .i = floatToInt(to, a.v)};
+  if (isFloat(to)) {
+    const double v = double(a.i), kept = to == DType::f32 ? double(float(v)) : v;
+    const bool isExact = a.e == 0 && std::fabs(kept) < 0x1p53 && int64_t(kept) == a.i;
+    return isExact ? Value{v} : rounded(to, {v, a.e});
   }
-  if (isFloat(to))
-    return rounded(to, {double(a.i), 0});
-  return {.i = to == DType::pred ? a.i != 0 : wrapInt(to, a.i), .unsure = a.unsure};
+  if (to == DType::pred)
+    return {.i = a.i != 0, .unsure = a.unsure || (a.e > 0 && std::fabs(double(a.i)) <= a.e)};
+  return {.e = from == DType::pred && a.unsure ? 1 : from == DType::u32 ? 0 : a.e, .i = wrapInt(to, a.i)};
+}
+
+/// The bits of a number that has no error.
+Value bitcastValue(DType to, DType from, const Value &a) {
+  uint64_t bits = isInt(from)          ? uint64_t(a.i)
+                  : from == DType::f32 ? std::bit_cast<uint32_t>(float(a.v))
+                                       : std::bit_cast<uint64_t>(a.v);
+  const double e = a.e == 0 ? 0 : infinity;
+  if (isInt(to))
+    return {.e = e, .i = wrapInt(to, int64_t(bits))};
+  return {to == DType::f32 ? double(std::bit_cast<float>(uint32_t(bits))) : std::bit_cast<double>(bits), e};
 }
 
 class Machine {
@@ -247,13 +307,19 @@ private:
     laneIndex = lane;
     return eval(e);
   }
+  /// An index, or how often a loop runs.
+  int64_t placeIn(int64_t lane, const Expr &e) {
+    const Value v = evalIn(lane, e);
+    GPTC_CHECK(v.e == 0 || onlyDoubts, "a place or a loop depends on rounding: {}", print(e));
+    return v.i;
+  }
 
   void run(const StmtNode &s, const Lanes &lanes) {
     if (lanes.empty())
       return;
     switch (s.kind) {
     case StmtKind::For: {
-      const int64_t begin = evalIn(lanes[0], s.begin).i, extent = evalIn(lanes[0], s.extent).i;
+      const int64_t begin = placeIn(lanes[0], s.begin), extent = placeIn(lanes[0], s.extent);
       if (s.loop == LoopKind::vector) {
         vars.resize(s.width, vars[0]);
         for (int64_t first = 0; first < extent; first += s.width) {
@@ -281,7 +347,7 @@ private:
         DType t = s.buffer->dtype;
         if (t == DType::bf16 || t == DType::f16)
           v = rounded(t, v);
-        stores.emplace_back(evalIn(lane, s.index).i, v);
+        stores.emplace_back(placeIn(lane, s.index), v);
       }
       for (auto &[at, v] : stores) {
         Value &to = element(s.buffer, at);
@@ -398,7 +464,7 @@ private:
     case ExprKind::Lane:
       return {.i = laneIndex};
     case ExprKind::Load:
-      return element(e->buffer, arg(0).i);
+      return element(e->buffer, placeIn(laneIndex, e->args[0]));
     case ExprKind::Unary:
       return unaryValue(e->uop, e->args[0]->dtype, arg(0));
     case ExprKind::Binary:
@@ -423,6 +489,8 @@ private:
       return selectValue(e->dtype, arg(0), arg(1), arg(2));
     case ExprKind::Cast:
       return castValue(e->dtype, e->args[0]->dtype, arg(0));
+    case ExprKind::Bitcast:
+      return bitcastValue(e->dtype, e->args[0]->dtype, arg(0));
     case ExprKind::HReduce: {
       std::vector<Value> v;
       for (int64_t i = 0, at = arg(0).i; i < e->ival; ++i)
@@ -453,7 +521,7 @@ void boundErrors(const Kernel &k, std::vector<std::vector<Bounded>> &buffers) {
   for (size_t i = 0; i < k.params.size(); ++i) {
     const std::vector<Value> &m = machine.memory[k.params[i].get()];
     for (size_t j = 0; j < m.size(); ++j)
-      buffers[i][j] = isInt(k.params[i]->dtype) ? Bounded{double(m[j].i), 0} : Bounded{m[j].v, m[j].e};
+      buffers[i][j] = {isInt(k.params[i]->dtype) ? double(m[j].i) : m[j].v, m[j].e};
   }
 }
 

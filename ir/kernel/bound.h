@@ -17,7 +17,7 @@ struct Bounded {
 };
 
 /// Runs the kernel. buffers[i] holds params[i], inputs with their errors: the next kernel can start from the bounds of
-/// this one's results. InternalError if an integer depends on rounding.
+/// this one's results. InternalError if an index, or how often a loop runs, depends on rounding.
 void boundErrors(const Kernel &k, std::vector<std::vector<Bounded>> &buffers);
 
 /// Whether the kernel uses a function that emitted code approximates by itself, so that its bits differ from those of

@@ -21,10 +21,11 @@ enum class RecipeKind {
   row_fold,
   row_matmul,
   attention_split,
+  choice,
 };
 template <>
 inline constexpr auto wordsOf<RecipeKind> =
     std::to_array({"pointwise", "row", "fold", "reduce_all", "matmul", "pack", "attention", "attention_grad",
-                   "attention_cached", "scatter", "collective", "row_fold", "row_matmul", "attention_split"});
+                   "attention_cached", "scatter", "collective", "row_fold", "row_matmul", "attention_split", "choice"});
 
 }  // namespace gptc

@@ -36,6 +36,7 @@ constexpr size_t alignment = 16;                  // bytes; of the memory that k
 constexpr int branches = 4;                       // streams for branches of a graph, besides that of collectives
 constexpr size_t ringSlots = 3;                   // calls whose arguments may be in flight
 constexpr size_t contextRoom = 256 << 20;         // bytes left for code and for the driver's own allocations
+constexpr int64_t copiedAlways = 16 << 10;        // bytes of a result; larger ones are copied when they are read
 constexpr std::chrono::seconds joinTimeout{120};  // ranks arrive when they have compiled
 
 size_t aligned(size_t n) { return (n + alignment - 1) / alignment * alignment; }
@@ -584,11 +585,16 @@ void CudaExecutor::launch(const Kernel &k, Stream stream, bool early) {
     k.meeting->after(stream);
 }
 
-void CudaExecutor::copyResults(const Bound &f) {
+void CudaExecutor::copyResult(const Bound &f, size_t i) {
+  gpu.d.check(
+      gpu.d.copyToHost(f.pinned->at + f.resultAt[i], arena->at + f.results[i].at, f.results[i].bytes, gpu.stream),
+      "cuMemcpyDtoHAsync");
+}
+
+void CudaExecutor::copySmallResults(const Bound &f) {
   for (size_t i = 0; i < f.results.size(); ++i)
-    gpu.d.check(
-        gpu.d.copyToHost(f.pinned->at + f.resultAt[i], arena->at + f.results[i].at, f.results[i].bytes, gpu.stream),
-        "cuMemcpyDtoHAsync");
+    if (f.results[i].bytes <= copiedAlways)
+      copyResult(f, i);
 }
 
 /// Divides the kernels into parts. The last part runs on the GPU, because it also copies the results.
@@ -661,7 +667,7 @@ void CudaExecutor::capture(Bound &f, size_t part) {
     if (used[s])
       wait(gpu.stream, *others.emplace_back(record(branchStreams[s])));
   if (part + 1 == f.parts.size())
-    copyResults(f);
+    copySmallResults(f);
   Graph graph = nullptr;
   d.check(d.streamEndCapture(gpu.stream, &graph), "cuStreamEndCapture");
   const auto instantiated = d.graphInstantiate(&f.parts[part].graph, graph, 0);
@@ -698,7 +704,7 @@ void CudaExecutor::observe(Bound &f) {
     gpu.d.check(gpu.d.eventElapsedTime(&ms, begin.event, end.event), "cuEventElapsedTime");
     observer->ran(k, from, from + int64_t(double(ms) * 1e6));
   }
-  copyResults(f);
+  copySmallResults(f);
 }
 
 void CudaExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> args) {
@@ -732,6 +738,10 @@ const void *CudaExecutor::result(llvm::StringRef function, unsigned i) {
   GPTC_CHECK(it != functions.end(), "@{} is not prepared", function.str());
   const Bound &f = *it->second;
   await(f.ended.event, fmt::format("@{}", function.str()));
+  if (f.results[i].bytes > copiedAlways) {
+    copyResult(f, i);
+    settle("a result");
+  }
   return f.pinned->at + f.resultAt.at(i);
 }
 

@@ -1,7 +1,7 @@
 // Runs a plan on a GPU. Each function is one CUDA graph, or two around a host part (host_part.h). A graph runs the
-// kernels at fixed addresses in one arena of exactly the planned bytes, then copies the results to the host. Arguments
-// pass through a ring of pinned memory, so that the host can prepare the next ones while the GPU works; only a reader
-// of results waits.
+// kernels at fixed addresses in one arena of exactly the planned bytes, then copies small results to the host; large
+// ones, such as logits, are copied when they are read. Arguments pass through a ring of pinned memory, so that the host
+// can prepare the next ones while the GPU works; only a reader of results waits.
 #pragma once
 
 #include "codegen/cuda/jit.h"
@@ -62,7 +62,8 @@ private:
   void alone(const Kernel &kernel, llvm::function_ref<void()> run) const;
   void setLibraryCall(const BoundGroup &g, Kernel &k, std::string &why);
   void launch(const Kernel &kernel, Stream stream, bool early = false);
-  void copyResults(const Bound &f);
+  void copyResult(const Bound &f, size_t i);
+  void copySmallResults(const Bound &f);
   void divide(Bound &f, const BoundFunction &bound);
   void capture(Bound &f, size_t part);
   void observe(Bound &f);

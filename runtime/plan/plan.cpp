@@ -1,6 +1,7 @@
 #include "runtime/plan/plan.h"
 
 #include "codegen/codegen.h"
+#include "ir/choose_token.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "ir/plan_check.h"
@@ -273,6 +274,11 @@ static std::string signatureProblem(const Module &m, int64_t shards, int64_t acc
       {"prefill", false, {Type(DType::i32, {1, std::max<int64_t>(1, P)}), count}, {logits}}};
   if (P > 1)
     signatures.back().args.push_back(count);
+  for (Signature &s : llvm::MutableArrayRef(signatures).take_back(2))
+    if (const Function *f = m.function(s.name); f && choosesTokens(*f)) {
+      s.args.push_back(Type(DType::f32, {1, choose_token::columns}));
+      s.results.push_back(Type(DType::i32, {1}));
+    }
   std::vector<std::string> folds;
   for (int64_t level = 1; level < shards; level *= 2)
     folds.push_back(fmt::format("fold{}", folds.size()));
@@ -300,6 +306,8 @@ static std::string signatureProblem(const Module &m, int64_t shards, int64_t acc
   }
   return "";
 }
+
+bool choosesTokens(const Function &decode) { return decode.results().size() > 1; }
 
 std::vector<PlannedKernel> kernelsOf(const Module &planned) {
   std::vector<PlannedKernel> r;

@@ -66,6 +66,8 @@ struct PlannedKernel {
   std::string schedule;
 };
 std::vector<PlannedKernel> kernelsOf(const Module &planned);
+/// Whether @decode or @prefill chooses the next token, too; those of earlier versions do not.
+bool choosesTokens(const Function &decode);
 
 /// The id of an encoder's [MASK]; -1 for a decoder.
 int64_t maskToken(const Module &m);

@@ -1,6 +1,7 @@
 #include "runtime/train/sample.h"
 
 #include "ir/facts.h"
+#include "ir/opdef.h"
 #include "ir/random.h"
 #include "runtime/device/executor.h"
 #include "runtime/plan/plan.h"
@@ -8,7 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace gptc {
 namespace {
@@ -27,8 +27,8 @@ public:
     limit = fact<&ModelFacts::blockSize>(executor.planned());
   }
 
-  /// Logits after `tokens`, which occupy the cache from position 0.
-  llvm::ArrayRef<float> read(llvm::ArrayRef<int32_t> tokens) {
+  /// The token after `tokens`, which occupy the cache from position 0.
+  int32_t read(llvm::ArrayRef<int32_t> tokens, llvm::ArrayRef<float> how) {
     const int64_t n = tokens.size();
     std::vector<int32_t> part(piece, 0);
     for (int64_t pos = 0; pos < n; pos += piece) {
@@ -40,23 +40,35 @@ public:
       std::vector<const void *> args = {part.data(), &start};
       if (piece > 1)
         args.push_back(&last);
-      executor.run("prefill", args);
+      run("prefill", std::move(args), how);
     }
-    return logits("prefill");
+    return chosen("prefill", how);
   }
 
-  llvm::ArrayRef<float> append(int32_t token, int64_t pos) {
-    executor.run("decode", {&token, &pos});
-    return logits("decode");
+  int32_t append(int32_t token, int64_t pos, llvm::ArrayRef<float> how) {
+    run("decode", {&token, &pos}, how);
+    return chosen("decode", how);
   }
 
   int64_t limit = 0;
 
 private:
-  llvm::ArrayRef<float> logits(llvm::StringRef function) const {
-    return {static_cast<const float *>(executor.result(function, 0)),
-            size_t(fact<&ModelFacts::vocabSize>(executor.planned()))};
+  bool chooses(llvm::StringRef function) const { return choosesTokens(*executor.planned().function(function)); }
+
+  void run(llvm::StringRef function, std::vector<const void *> args, llvm::ArrayRef<float> how) {
+    if (chooses(function))
+      args.push_back(how.data());
+    executor.run(function, args);
   }
+
+  int32_t chosen(llvm::StringRef function, llvm::ArrayRef<float> how) {
+    if (chooses(function))
+      return *static_cast<const int32_t *>(executor.result(function, 1));
+    return chooseToken({static_cast<const float *>(executor.result(function, 0)),
+                        size_t(fact<&ModelFacts::vocabSize>(executor.planned()))},
+                       how);
+  }
+
   Executor &executor;
   int64_t piece = 0;
 };
@@ -84,49 +96,29 @@ std::string tokensWithoutText(const Module &planned, int64_t tokens) {
                                        vocab, tokens, vocab - tokens);
 }
 
-// With some 50,000 tokens and a few milliseconds per choice, only what top-k and top-p need is sorted.
-int32_t chooseToken(llvm::ArrayRef<float> logits, const SampleOptions &o, double u) {
-  if (o.tokens > 0 && size_t(o.tokens) < logits.size())
-    logits = logits.take_front(o.tokens);
-  const float *most = std::max_element(logits.begin(), logits.end());  // the first of equals
-  if (o.temperature <= 0)
-    return int32_t(most - logits.begin());
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  size_t sorted = 0;
-  auto sortUpTo = [&](size_t n) {
-    auto better = [&](int32_t a, int32_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); };
-    const auto from = order.begin() + sorted, to = order.begin() + std::min(n, order.size());
-    if (to != order.end())
-      std::nth_element(from, to, order.end(), better);
-    std::sort(from, to, better);
-    sorted = to - order.begin();
+std::array<float, choose_token::columns> howToChoose(const SampleOptions &o, double u) {
+  std::array<float, choose_token::columns> how;
+  how[choose_token::temperature] = float(o.temperature);
+  how[choose_token::topK] = float(o.topK);
+  how[choose_token::topP] = float(o.topP);
+  how[choose_token::tokens] = float(o.tokens);
+  how[choose_token::position] = float(std::floor(u * 0x1p24) * 0x1p-24);  // downwards, as it must stay below 1
+  return how;
+}
+
+int32_t chooseToken(llvm::ArrayRef<float> logits, llvm::ArrayRef<float> how) {
+  Module m;
+  Function *f = m.addFunction("f");
+  Builder b(f->body);
+  auto argument = [&](llvm::ArrayRef<float> values) {
+    const Type type(DType::f32, {1, int64_t(values.size())});
+    return std::pair(f->body.addArg(type), Tensor(type, {values.begin(), values.end()}));
   };
-  if (o.topK > 0 && size_t(o.topK) < order.size()) {
-    sortUpTo(o.topK);
-    order.resize(o.topK);
-  }
-  std::vector<double> weight(order.size());
-  auto weigh = [&](size_t i) { return weight[i] = std::exp((double(logits[order[i]]) - *most) / o.temperature); };
-  double total = 0;
-  for (size_t i = 0; i < order.size(); ++i)
-    total += weigh(i);
-  if (o.topP < 1) {
-    double sum = 0;
-    size_t n = 0;
-    while (n < order.size() && (n == 0 || sum < o.topP * total)) {
-      if (n == sorted)
-        sortUpTo(std::max<size_t>(64, 4 * sorted));
-      sum += weigh(n++);
-    }
-    order.resize(n);
-    total = sum;
-  }
-  double x = u * total;
-  for (size_t i = 0; i + 1 < order.size(); ++i)
-    if ((x -= weight[i]) < 0)
-      return order[i];
-  return order.back();
+  const auto [scores, scoresOf] = argument(logits);
+  const auto [numbers, numbersOf] = argument(how);
+  b.ret({b.value(OpKind::choose_token, {scores, numbers})});
+  StateMap none;
+  return int32_t(interpret(*f, std::array{scoresOf, numbersOf}, none)[0].data[0]);
 }
 
 void sampleTokens(Executor &executor, llvm::ArrayRef<int32_t> prompt, const SampleOptions &options,
@@ -140,18 +132,18 @@ void sampleTokens(Executor &executor, llvm::ArrayRef<int32_t> prompt, const Samp
       tokens.erase(tokens.begin(), tokens.end() - n);
   };
   keepLast(context.limit);
+  if (options.maxTokens < 1)
+    return;
   const RandomKey key = randomKey(options.seed, 0, kSampleStream, 0);
-  llvm::ArrayRef<float> logits = context.read(tokens);
-  for (int64_t i = 0; i < options.maxTokens; ++i) {
-    int32_t token = chooseToken(logits, options, randomUniform(key, i));
-    if (!emit(token) || i + 1 == options.maxTokens)
-      return;
+  auto how = [&](int64_t i) { return howToChoose(options, randomUniform(key, i)); };
+  int32_t token = context.read(tokens, how(0));
+  for (int64_t i = 1; emit(token) && i < options.maxTokens; ++i) {
     tokens.push_back(token);
     if (int64_t(tokens.size()) > context.limit) {
       keepLast(std::max<int64_t>(1, context.limit / 2));
-      logits = context.read(tokens);
+      token = context.read(tokens, how(i));
     } else {
-      logits = context.append(token, tokens.size() - 1);
+      token = context.append(token, tokens.size() - 1, how(i));
     }
   }
 }

@@ -1,8 +1,11 @@
 // Samples text from a model with a KV cache.
 #pragma once
 
+#include "ir/choose_token.h"
+
 #include "llvm/ADT/ArrayRef.h"
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -32,9 +35,12 @@ void requireKnownPrompt(llvm::ArrayRef<int32_t> prompt, const Module &planned);
 /// excludes the surplus tokens, which have no text.
 std::string tokensWithoutText(const Module &planned, int64_t tokens);
 
-/// Chooses a token. `u`, uniform in [0, 1), is a position in the cumulative probabilities, taken in order of ids, or of
-/// likelihood if top-k or top-p exclude some. Of equal logits the smaller id ranks first.
-int32_t chooseToken(llvm::ArrayRef<float> logits, const SampleOptions &options, double u);
+/// What @decode and @prefill take to choose a token (ir/choose_token.h). `u`, uniform in [0, 1), is a position in
+/// the cumulative probabilities.
+std::array<float, choose_token::columns> howToChoose(const SampleOptions &options, double u);
+
+/// The meaning of the op choose_token, for plans whose functions only yield logits.
+int32_t chooseToken(llvm::ArrayRef<float> logits, llvm::ArrayRef<float> how);
 
 /// Continues `prompt` (not empty) until maxTokens or until `emit` returns false. The prompt goes through @prefill in
 /// pieces, each new token through @decode. When the context is full, its last half is read again from position 0. The

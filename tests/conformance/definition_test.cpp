@@ -43,8 +43,9 @@ TEST_P(Definition, IsComplete) {
   }
   // An op without an expression is the anchor of a recipe, or runs no code.
   bool anchored = d.fusion == FusionKind::matmul || d.fusion == FusionKind::attention ||
-                  d.fusion == FusionKind::scatter || d.fusion == FusionKind::collective ||
-                  d.fusion == FusionKind::view || d.fusion == FusionKind::structure;
+                  d.fusion == FusionKind::scatter || d.fusion == FusionKind::choice ||
+                  d.fusion == FusionKind::collective || d.fusion == FusionKind::view ||
+                  d.fusion == FusionKind::structure;
   EXPECT_NE(bool(d.lower), anchored);
 }
 

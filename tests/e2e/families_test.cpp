@@ -4,6 +4,7 @@
 #include "tests/support/oracles.h"
 
 #include "frontends/toml_config.h"
+#include "ir/choose_token.h"
 #include "ir/element.h"
 #include "ir/facts.h"
 #include "ir/opdef.h"
@@ -13,6 +14,7 @@
 #include "support/json.h"
 #include "tools/compiler/compile.h"
 
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <regex>
@@ -26,6 +28,7 @@ namespace {
 using json = nlohmann::json;
 
 constexpr int64_t B = 2;
+const std::array<float, choose_token::columns> greedy{};
 
 uint32_t bitsOf(const std::string &name, uint32_t i) {
   uint32_t h = 2166136261u;
@@ -170,13 +173,13 @@ TEST_P(Families, LogitsByDecodingAreTransformers) {
     GTEST_SKIP() << "an encoder has no cache";
   std::vector<double> decoded;
   for (int64_t pos = 0; pos < T; ++pos) {
-    s->executor.run("decode", {&x[pos], &pos});
+    s->executor.run("decode", {&x[pos], &pos, greedy.data()});
     for (double l : resultOf("decode", V))
       decoded.push_back(l);
   }
   EXPECT_LE(relativeL2(decoded, {logits.begin(), logits.begin() + T * V}), 1e-5);
   const int64_t pos = 0, last = T - 1;
-  s->executor.run("prefill", {&x[T], &pos, &last});
+  s->executor.run("prefill", {&x[T], &pos, &last, greedy.data()});
   EXPECT_LE(relativeL2(resultOf("prefill", V), {logits.end() - V, logits.end()}), 1e-5);
 }
 
@@ -239,12 +242,12 @@ struct FamiliesInBf16 : Families {
     a["losses"] = resultOf("eval", B * T);
     if (decodes()) {
       for (int64_t pos = 0; pos < T; ++pos) {
-        s->executor.run("decode", {&x[pos], &pos});
+        s->executor.run("decode", {&x[pos], &pos, greedy.data()});
         for (double l : resultOf("decode", V))
           a["decode"].push_back(l);
       }
       const int64_t pos = 0, last = T - 1;
-      s->executor.run("prefill", {&x[T], &pos, &last});
+      s->executor.run("prefill", {&x[T], &pos, &last, greedy.data()});
       a["prefill"] = resultOf("prefill", V);
     }
     const int64_t seq0 = 0;
@@ -281,10 +284,12 @@ struct FamiliesInBf16 : Families {
     a["losses"] = run("eval", {xs, ys});
     if (decodes()) {
       for (int64_t pos = 0; pos < T; ++pos)
-        for (double l : run("decode", {Tensor(one, {double(x[pos])}), Tensor::scalar(double(pos), DType::i64)}))
+        for (double l : run("decode", {Tensor(one, {double(x[pos])}), Tensor::scalar(double(pos), DType::i64),
+                                       Tensor(Type(DType::f32, {1, choose_token::columns}))}))
           a["decode"].push_back(l);
       a["prefill"] = run("prefill", {Tensor(line, {x.begin() + T, x.end()}), Tensor::scalar(0, DType::i64),
-                                     Tensor::scalar(double(T - 1), DType::i64)});
+                                     Tensor::scalar(double(T - 1), DType::i64),
+                                     Tensor(Type(DType::f32, {1, choose_token::columns}))});
     }
     a["loss"] = run("train_step", {xs, ys, Tensor::scalar(0, DType::i64), Tensor::scalar(valid)});
     for (const auto &state : m.states)

@@ -2,6 +2,7 @@
 #include "tests/support/harness.h"
 
 #include "frontends/toml_config.h"
+#include "ir/choose_token.h"
 #include "ir/opdef.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -10,6 +11,8 @@
 #include "runtime/train/session.h"
 #include "tools/compiler/compile.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -235,18 +238,22 @@ void Cache::expectAgreement(std::vector<std::string> settings) {
     const float *p = static_cast<const float *>(s->executor.result(f, 0));
     return std::vector<double>(p, p + V);
   };
+  const std::array<float, choose_token::columns> greedy{};
   // All by decode, and what the interpreter says.
   StateMap state = states(*s);
   std::vector<std::vector<double>> byDecode;
   for (int64_t pos = 0; pos < 80; ++pos) {
-    s->executor.run("decode", {&tokens[pos], &pos});
+    s->executor.run("decode", {&tokens[pos], &pos, greedy.data()});
     byDecode.push_back(logits("decode"));
     if (pos > 4)
       continue;
     std::vector<Tensor> args = {Tensor(Type(DType::i32, {1, 1}), {double(tokens[pos])}),
-                                Tensor::scalar(double(pos), DType::i64)};
+                                Tensor::scalar(double(pos), DType::i64),
+                                Tensor(Type(DType::f32, {1, choose_token::columns}))};
     std::vector<Tensor> want = interpret(*s->plan.joint->function("decode"), args, state);
     EXPECT_LE(relativeL2(byDecode.back(), want[0].data), 1e-5) << pos;
+    const int32_t id = *static_cast<const int32_t *>(s->executor.result("decode", 1));
+    EXPECT_EQ(id, std::max_element(byDecode.back().begin(), byDecode.back().end()) - byDecode.back().begin()) << pos;
   }
   // All at once, without a cache: the loss of each next token.
   {
@@ -269,11 +276,11 @@ void Cache::expectAgreement(std::vector<std::string> settings) {
     for (int64_t pos = 0; pos < n; pos += P) {
       int64_t start = std::min(pos, std::max<int64_t>(0, n - P)), count = std::min(P, n - start), last = count - 1;
       std::copy_n(tokens.begin() + start, count, part.begin());
-      s->executor.run("prefill", {part.data(), &start, &last});
+      s->executor.run("prefill", {part.data(), &start, &last, greedy.data()});
     }
     EXPECT_LE(relativeL2(logits("prefill"), byDecode[n - 1]), 1e-5) << n;
     if (n < 80) {
-      s->executor.run("decode", {&tokens[n], &n});
+      s->executor.run("decode", {&tokens[n], &n, greedy.data()});
       EXPECT_LE(relativeL2(logits("decode"), byDecode[n]), 1e-5) << n;
     }
   }

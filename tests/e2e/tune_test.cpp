@@ -399,7 +399,6 @@ TEST_F(TuneTest, BenchMeasuresMachineStepAndKernels) {
   ASSERT_EQ(d.code, 0) << d.output;
   const json decode = gptc::parseJson<json>(d.output);
   EXPECT_LE(decode["ms"]["least"], decode["ms"]["median"]);
-  EXPECT_LT(decode["choosing_ms"], decode["ms"]["most"]);
   const double perSecond = 1e3 * decode["bytes"].get<double>() / decode["ms"]["median"].get<double>();
   EXPECT_NEAR(decode["bytes_per_s"].get<double>(), perSecond, 1e-6 * perSecond);
   EXPECT_NEAR(decode["share"].get<double>() * decode["read_bytes_per_s"].get<double>(), perSecond, 1e-6 * perSecond);

@@ -4,6 +4,7 @@
 
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
+#include "ir/choose_token.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "ir/random.h"
@@ -389,11 +390,15 @@ TEST_P(TensorForms, GenerateWithTheirPartsOfTheCache) {
   std::vector<StateMap> wholeStates = initialStates(*whole), states = initialStates(*m);
   for (int64_t pos = 0; pos < 4; ++pos) {
     const std::vector<Tensor> args = {Tensor(Type(DType::i32, {1, 1}), {double(pos * 5 % vocab)}),
-                                      Tensor::scalar(double(pos), DType::i64)};
+                                      Tensor::scalar(double(pos), DType::i64),
+                                      Tensor(Type(DType::f32, {1, choose_token::columns}))};
     const auto expected =
         interpretRanks(*whole->function("decode"), std::vector<std::vector<Tensor>>{args}, wholeStates);
-    for (const auto &of : interpretRanks(*m->function("decode"), std::vector<std::vector<Tensor>>{args, args}, states))
+    for (const auto &of :
+         interpretRanks(*m->function("decode"), std::vector<std::vector<Tensor>>{args, args}, states)) {
       expectNear(of[0].data, expected[0][0].data, "logits");
+      EXPECT_EQ(of[1].data, expected[0][1].data);
+    }
   }
 }
 

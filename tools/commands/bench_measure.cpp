@@ -262,7 +262,6 @@ void decode(const Request &r) {
   SampleOptions options;
   options.maxTokens = r.steps + 1;  // the first one comes from reading the prompt
   std::vector<double> seconds;
-  std::vector<double> choosing;
   auto generate = [&](const std::function<void()> &token) {
     sampleTokens(session.executor, {0}, options, [&](int32_t) {
       token();
@@ -277,31 +276,21 @@ void decode(const Request &r) {
       memory.sample();
     last = monotonicNow();
   });
-  // The part spent on choosing the token, given the last one's logits.
-  const llvm::ArrayRef<float> logits(static_cast<const float *>(session.executor.result("decode", 0)),
-                                     size_t(fact<&ModelFacts::vocabSize>(m)));
-  for (int i = 0; i < 9; ++i) {
-    const int64_t from = monotonicNow();
-    chooseToken(logits, options, 0.1 * i);
-    choosing.push_back(1e-9 * double(monotonicNow() - from));
-  }
   Profile profile;
   session.executor.observer = &profile;
   generate([] {});
-  const Spread s = spreadOf(seconds), c = spreadOf(choosing);
+  const Spread s = spreadOf(seconds);
   const double bytes = weightsPerToken(m), rate = bytes / s.median, read = memory.median().read;
   if (r.json)
     return fmt::print("{}\n",
                       json{{"ms", {{"median", 1e3 * s.median}, {"least", 1e3 * s.least}, {"most", 1e3 * s.most}}},
-                           {"choosing_ms", 1e3 * c.median},
                            {"bytes", bytes},
                            {"bytes_per_s", rate},
                            {"read_bytes_per_s", read},
                            {"share", rate / read}}
                           .dump(2));
   fmt::print("{}kernels one by one; the first token reads the prompt\n\n", profile.table(r.steps));
-  fmt::print("{:.2f} ms per token ({:.2f}..{:.2f}, {} tokens), {:.2f} of them to choose it from the logits\n",
-             1e3 * s.median, 1e3 * s.least, 1e3 * s.most, r.steps, 1e3 * c.median);
+  fmt::print("{:.2f} ms per token ({:.2f}..{:.2f}, {} tokens)\n", 1e3 * s.median, 1e3 * s.least, 1e3 * s.most, r.steps);
   fmt::print("{:.1f} MB of weights a token: {:.1f} GB/s, {:.1f}% of {:.1f} GB/s that the machine reads, in turn\n",
              bytes * 1e-6, rate * 1e-9, 100 * rate / read, read * 1e-9);
 }

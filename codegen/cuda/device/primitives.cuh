@@ -4,7 +4,8 @@
 //! Lines that begin with //! are for readers: the embedded text leaves them out (cmake/embed_text.cmake).
 #pragma once
 #define GPTC_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
-// Tiles are chosen for the registers that they need: the compiler must not spill some to make room for one block more.
+// Tiles are chosen for the registers that they need, and few blocks have room: the compiler must not spill some to make
+// room for one block more.
 #define GPTC_TILE_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads, 1) name
 #define GPTC_FUNCTION static __device__ __forceinline__
 #define GPTC_SHARED(type, name, size) __shared__ __align__(16) type name[size]

@@ -1,5 +1,6 @@
 #include "frontends/model_builder.h"
 
+#include "ir/choose_token.h"
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
 
@@ -160,11 +161,13 @@ TEST_P(Variants, AreValidAndPrintable) {
     }
 }
 
+const Tensor greedy{Type(DType::f32, {1, choose_token::columns})};  // all zeros
+
 /// nll of x -> y for every position by single tokens through the cache: sum over log softmax.
 double nllByDecoding(const Module &m, StateMap &states, const std::vector<double> &x, const std::vector<double> &y) {
   double sum = 0;
   for (size_t i = 0; i < x.size(); ++i) {
-    const Tensor args[] = {integers(Type(DType::i32, {1, 1}), {x[i]}), Tensor::scalar(double(i), DType::i64)};
+    const Tensor args[] = {integers(Type(DType::i32, {1, 1}), {x[i]}), Tensor::scalar(double(i), DType::i64), greedy};
     const std::vector<Tensor> out = interpret(*m.function("decode"), args, states);
     double total = 0;
     for (double l : out[0].data)
@@ -212,18 +215,19 @@ TEST_P(Variants, PrefillAgreesWithDecoding) {
   const std::vector<double> prompt = {4, 9, 1};
   std::vector<double> decoded;
   for (size_t i = 0; i < prompt.size(); ++i) {
-    const Tensor args[] = {integers(Type(DType::i32, {1, 1}), {prompt[i]}), Tensor::scalar(double(i), DType::i64)};
+    const Tensor args[] = {integers(Type(DType::i32, {1, 1}), {prompt[i]}), Tensor::scalar(double(i), DType::i64),
+                           greedy};
     decoded = interpret(*m->function("decode"), args, states)[0].data;
   }
   // A prompt shorter than the prefill length, padded with anything.
   const Tensor args[] = {integers(Type(DType::i32, {1, 6}), {4, 9, 1, 7, 7, 7}), Tensor::scalar(0, DType::i64),
-                         Tensor::scalar(2, DType::i64)};
+                         Tensor::scalar(2, DType::i64), greedy};
   std::vector<double> prefilled = interpret(*m->function("prefill"), args, other)[0].data;
   ASSERT_EQ(prefilled.size(), decoded.size());
   for (size_t i = 0; i < decoded.size(); ++i)
     EXPECT_NEAR(prefilled[i], decoded[i], 1e-9);
   // What was written past the prompt is overwritten before it is seen.
-  const Tensor next[] = {integers(Type(DType::i32, {1, 1}), {2}), Tensor::scalar(3, DType::i64)};
+  const Tensor next[] = {integers(Type(DType::i32, {1, 1}), {2}), Tensor::scalar(3, DType::i64), greedy};
   decoded = interpret(*m->function("decode"), next, states)[0].data;
   prefilled = interpret(*m->function("decode"), next, other)[0].data;
   for (size_t i = 0; i < decoded.size(); ++i)
@@ -244,7 +248,8 @@ TEST(ModelBuilder, RopeAndAlibiTellTheOrder) {
     auto lastLogits = [&](const std::vector<double> &prompt) {
       std::vector<double> logits;
       for (size_t i = 0; i < prompt.size(); ++i) {
-        const Tensor args[] = {integers(Type(DType::i32, {1, 1}), {prompt[i]}), Tensor::scalar(double(i), DType::i64)};
+        const Tensor args[] = {integers(Type(DType::i32, {1, 1}), {prompt[i]}), Tensor::scalar(double(i), DType::i64),
+                               greedy};
         logits = interpret(*m->function("decode"), args, states)[0].data;
       }
       return logits;
@@ -546,7 +551,7 @@ TEST(ModelBuilder, BlockOfOneToken) {
   c.model.blockSize = 1;
   auto m = buildModel(c);
   EXPECT_EQ(verify(*m), std::vector<std::string>{});
-  EXPECT_EQ(m->function("prefill")->body.args.size(), 2u);  // the one token is the last
+  EXPECT_EQ(m->function("prefill")->body.args.size(), 3u);  // the one token is the last
 }
 
 }  // namespace

@@ -11,11 +11,15 @@ using namespace gptc;
 
 namespace {
 
+int32_t chosen(const std::vector<float> &logits, const SampleOptions &o, double u) {
+  return chooseToken(logits, howToChoose(o, u));
+}
+
 std::map<int, double> frequencies(const std::vector<float> &logits, SampleOptions o) {
   std::map<int, double> f;
   const int n = 10000;
   for (int i = 0; i < n; ++i)
-    f[chooseToken(logits, o, (i + 0.5) / n)] += 1.0 / n;
+    f[chosen(logits, o, (i + 0.5) / n)] += 1.0 / n;
   return f;
 }
 
@@ -73,18 +77,24 @@ TEST(ChooseToken, ManyTokensAreCutWhereAFullSortWouldCut) {
   size_t kept = 0;
   while (sum < 0.7 * total)
     sum += std::exp(logits[order[kept++]]);
-  EXPECT_EQ(chooseToken(logits, {.temperature = 1, .topP = 0.7}, 0), order[0]);
-  EXPECT_EQ(chooseToken(logits, {.temperature = 1, .topP = 0.7}, 1 - 1e-12), order[kept - 1]);
-  EXPECT_EQ(chooseToken(logits, {.temperature = 1, .topK = 300}, 1 - 1e-12), order[299]);
-  EXPECT_EQ(chooseToken(logits, {.temperature = 1, .topK = 300, .topP = 0.999}, 0), order[0]);
-  EXPECT_EQ(chooseToken(logits, {.temperature = 1}, 0), 0);
-  EXPECT_EQ(chooseToken(logits, {.temperature = 1}, 1 - 1e-12), 4999);
+  // Weights are added up by slot.
+  auto bySlot = [](int a, int b) {
+    return std::pair(a % choose_token::slots, a) < std::pair(b % choose_token::slots, b);
+  };
+  auto ends = [&](size_t n) { return std::minmax_element(order.begin(), order.begin() + long(n), bySlot); };
+  EXPECT_EQ(chosen(logits, {.temperature = 1, .topP = 0.7}, 0), *ends(kept).first);
+  EXPECT_EQ(chosen(logits, {.temperature = 1, .topP = 0.7}, 1 - 1e-12), *ends(kept).second);
+  EXPECT_EQ(chosen(logits, {.temperature = 1, .topK = 300}, 0), *ends(300).first);
+  EXPECT_EQ(chosen(logits, {.temperature = 1, .topK = 300}, 1 - 1e-12), *ends(300).second);
+  EXPECT_EQ(chosen(logits, {.temperature = 1, .topK = 300, .topP = 1e-9}, 0.5), order[0]);
+  EXPECT_EQ(chosen(logits, {.temperature = 1}, 0), 0);
+  EXPECT_EQ(chosen(logits, {.temperature = 1}, 1 - 1e-12), 4095);
 }
 
 TEST(ChooseToken, EqualLogitsGoByNumber) {
   std::vector<float> same(5, 1.0f);
-  EXPECT_EQ(chooseToken(same, {.temperature = 0}, 0.9), 0);
-  EXPECT_EQ(chooseToken(same, {.temperature = 1, .topK = 2}, 0.9), 1);
+  EXPECT_EQ(chosen(same, {.temperature = 0}, 0.9), 0);
+  EXPECT_EQ(chosen(same, {.temperature = 1, .topK = 2}, 0.9), 1);
 }
 
 }  // namespace
