@@ -91,14 +91,14 @@ public:
     Seq all;
     all.alloc(state);
     if (cuda)
-      for (const Buffer &b : {part, part2, partOfMost})
+      for (const Buffer &b : {partOfIds, partOfMost})
         all.alloc(b);
     readHow(all);
-    const Term most{BinaryOp::max, fimm(-std::numeric_limits<double>::infinity()), [&](const Expr &id) {
-                      const Expr x = logit(id);
-                      return select(equal(x, x), x, fimm(-std::numeric_limits<double>::infinity()));
-                    }};
-    largest = fold(all, {most})[0];
+    const Expr least = fimm(-std::numeric_limits<double>::infinity());
+    largest = fold(all, {BinaryOp::max, least, [&](const Expr &id) {
+                           const Expr x = logit(id);
+                           return select(equal(x, x), x, least);
+                         }});
     Seq draw, first;
     drawOne(draw);
     takeFirst(first);
@@ -127,8 +127,7 @@ private:
   const Buffer weights;
   const Buffer state = makeBuffer("state", DType::i64, own, numStates);
   // What the threads of a block fold.
-  const Buffer part = makeBuffer("part", DType::i64, Storage::shared, blockThreads),
-               part2 = makeBuffer("part", DType::i64, Storage::shared, blockThreads),
+  const Buffer partOfIds = makeBuffer("part", DType::i64, Storage::shared, blockThreads),
                partOfMost = makeBuffer("part", DType::f32, Storage::shared, blockThreads);
   const Var row = makeVar("row");
   Expr temperature, topK, topP, count, position;  // count: ids to choose from
@@ -146,6 +145,7 @@ private:
   Expr logit(const Expr &id) { return element(0, id); }
   Expr placeOf(const Expr &id) { return kir::ref(row) * vocab + id; }
   Expr weight(const Expr &id) { return wide(load(weights, placeOf(id))); }
+  const std::function<Expr(const Expr &id)> weightOf = [this](const Expr &id) { return weight(id); };
   Expr now(State s) { return load(state, imm(s)); }
 
   void readHow(Seq &seq) {
@@ -182,39 +182,31 @@ private:
     seq.add(vector(max(min(imm(idsOfThread), count - rest), imm(0)), rest));
   }
 
-  /// Folds terms over all ids. `also`: further statements for each id, before the terms are taken.
-  std::vector<Expr> fold(Seq &seq, const std::vector<Term> &terms,
-                         const std::function<void(Seq &, const Expr &id)> &also = nullptr) {
+  /// Folds a term over all ids. `also`: further statements for each id, before its term is taken.
+  Expr fold(Seq &seq, const Term &term, const std::function<void(Seq &, const Expr &id)> &also = nullptr) {
+    const DType type = term.start->dtype;
+    const Buffer acc = makeBuffer("acc", type, Storage::reg, width),
+                 &part = type == DType::f32 ? partOfMost : partOfIds;
+    const Var t = makeVar("t");
     Seq ofThread;
     Seq &thread = cuda ? ofThread : seq;
-    std::vector<Buffer> accs, parts;
-    for (const Term &term : terms) {
-      const DType type = term.start->dtype;
-      accs.push_back(makeBuffer("acc", type, Storage::reg, width));
-      parts.push_back(type == DType::f32 ? partOfMost : parts.empty() ? part : part2);
-      thread.alloc(accs.back());
-      thread.add(loop(LoopKind::vector, makeVar("l"), imm(width), {store(accs.back(), lane(), term.start)}, width));
-    }
-    const Var t = makeVar("t");
+    thread.alloc(acc);
+    thread.add(loop(LoopKind::vector, makeVar("l"), imm(width), {store(acc, lane(), term.start)}, width));
     eachId(thread, kir::ref(t), [&](Seq &one, const Expr &id) {
       if (also)
         also(one, id);
-      for (const auto &[acc, term] : llvm::zip(accs, terms))
-        one.add(store(acc, lane(), binary(term.op, load(acc, lane()), term.of(id))));
+      one.add(store(acc, lane(), binary(term.op, load(acc, lane()), term.of(id))));
     });
-    std::vector<Expr> results;
     if (cuda) {
-      for (const auto &[acc, to, term] : llvm::zip(accs, parts, terms))
-        thread.add(store(to, kir::ref(t), hreduce(acc, term.op)));
+      thread.add(store(part, kir::ref(t), hreduce(acc, term.op)));
       seq.add(loop(LoopKind::block_thread, t, imm(blockThreads), thread.take()));
     }
-    for (const auto &[acc, from, term] : llvm::zip(accs, parts, terms))
-      results.push_back(seq.let("folded", hreduce(cuda ? from : acc, term.op)));
-    return results;
+    return seq.let("folded", hreduce(cuda ? part : acc, term.op));
   }
 
-  Expr sumOf(Seq &seq, const std::function<Expr(const Expr &id)> &term) {
-    return fold(seq, {{BinaryOp::add, imm(0), term}})[0];
+  Expr sumOf(Seq &seq, const std::function<Expr(const Expr &id)> &term,
+             const std::function<void(Seq &, const Expr &id)> &also = nullptr) {
+    return fold(seq, {BinaryOp::add, imm(0), term}, also);
   }
 
   /// Statements of one thread.
@@ -232,9 +224,8 @@ private:
   // ---- the choice
 
   void takeFirst(Seq &seq) {
-    const Term term{BinaryOp::min, imm(vocab),
-                    [&](const Expr &id) { return select(equal(logit(id), largest), id, imm(vocab)); }};
-    const Expr first = fold(seq, {term})[0];
+    const Expr first = fold(seq, {BinaryOp::min, imm(vocab),
+                                  [&](const Expr &id) { return select(equal(logit(id), largest), id, imm(vocab)); }});
     once(seq, {choose(where(lt(first, imm(vocab)), first))});
   }
 
@@ -246,9 +237,12 @@ private:
 
   void drawOne(Seq &seq) {
     weigh(seq);
-    exclude(seq, both(lt(imm(0), topK), lt(topK, count)), [](const Expr &) { return imm(1); }, topK);
-    const Expr need = seq.let("need", max(partOf(now(total), max(topP, fimm(0))), imm(1)));
-    exclude(seq, lt(topP, fimm(1)), [&](const Expr &id) { return weight(id); }, need);
+    Seq likeliest, nucleus;
+    exclude(likeliest, [](const Expr &) { return imm(1); }, topK);
+    seq.add(ifThen(both(lt(imm(0), topK), lt(topK, count)), likeliest.take()));
+    const Expr need = nucleus.let("need", max(partOf(now(total), max(topP, fimm(0))), imm(1)));
+    exclude(nucleus, weightOf, need);
+    seq.add(ifThen(lt(topP, fimm(1)), nucleus.take()));
     addSlots(seq);
   }
 
@@ -260,18 +254,16 @@ private:
       return select(equal(x, largest), imm(choose_token::mostWeight, i32),
                     cast(i32, select(lt(x, largest), part, fimm(0))));
     };
-    const Term sum{BinaryOp::add, imm(0), [&](const Expr &id) { return weight(id); }};
     set(seq, total,
-        fold(seq, {sum}, [&](Seq &one, const Expr &id) { one.add(store(weights, placeOf(id), weigh(id))); })[0]);
+        sumOf(seq, weightOf, [&](Seq &one, const Expr &id) { one.add(store(weights, placeOf(id), weigh(id))); }));
   }
 
-  /// Step 3: on this condition keeps the likeliest ids whose sum of `measure` reaches `need`, as few as it takes.
-  void exclude(Seq &seq, const Expr &condition, const std::function<Expr(const Expr &id)> &measure, const Expr &need) {
-    const int32_t least = std::numeric_limits<int32_t>::min();
+  /// Step 3: keeps the likeliest ids whose sum of `measure` reaches `need`, as few as it takes.
+  void exclude(Seq &seq, const std::function<Expr(const Expr &id)> &measure, const Expr &need) {
     // The largest key such that ids from there on are enough.
-    set(seq, low, imm(least));
+    set(seq, low, imm(std::numeric_limits<int32_t>::min()));
     set(seq, high, wide(keyOf(largest)));
-    bisect(seq, where(condition, imm(32)), [&](Seq &step, const Expr &from, const Expr &to) {
+    bisect(seq, imm(32), [&](Seq &step, const Expr &from, const Expr &to) {
       const Expr middle = step.let("middle", to - (to - from) / imm(2));
       const Expr sum =
           sumOf(step, [&](const Expr &id) { return where(atLeast(wide(keyOf(logit(id))), middle), measure(id)); });
@@ -286,7 +278,7 @@ private:
     const Expr ties = sumOf(seq, [&](const Expr &id) { return where(isLast(id), imm(1)); });
     set(seq, low, where(equal(ties, imm(1)), count + -1));
     set(seq, high, count + -1);
-    bisect(seq, where(both(condition, lt(imm(1), ties)), imm(llvm::Log2_64_Ceil(uint64_t(vocab) + 1))),
+    bisect(seq, where(lt(imm(1), ties), imm(llvm::Log2_64_Ceil(uint64_t(vocab) + 1))),
            [&](Seq &step, const Expr &from, const Expr &to) {
              const Expr middle = step.let("middle", from + (to - from) / imm(2));
              const Expr sum =
@@ -294,11 +286,10 @@ private:
              return Range{lt(sum, rest), middle + 1, to, from, middle};
            });
     const Expr end = seq.let("end", now(high));
-    const Term sum{BinaryOp::add, imm(0), [&](const Expr &id) { return weight(id); }};
-    const Expr left = fold(seq, {sum}, [&](Seq &one, const Expr &id) {
+    const Expr left = sumOf(seq, weightOf, [&](Seq &one, const Expr &id) {
       const Expr stays = binary(BinaryOp::or_, isBetter(id), both(isLast(id), atLeast(end, id)));
       one.add(store(weights, placeOf(id), where(stays, load(weights, placeOf(id)))));
-    })[0];
+    });
     set(seq, total, left);
   }
 

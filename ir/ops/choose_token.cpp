@@ -33,10 +33,16 @@ How howOf(const double *h, int64_t vocab) {
           tokens ? tokens : vocab};
 }
 
-std::vector<int64_t> weightsOf(llvm::ArrayRef<double> logits, double temperature) {
+/// The largest logit that is no NaN.
+double mostOf(llvm::ArrayRef<double> logits) {
   double most = -std::numeric_limits<double>::infinity();
   for (double x : logits)
     most = x > most ? x : most;
+  return most;
+}
+
+std::vector<int64_t> weightsOf(llvm::ArrayRef<double> logits, double temperature) {
+  const double most = mostOf(logits);
   std::vector<int64_t> weights;
   for (double x : logits)
     weights.push_back(x == most  ? choose_token::mostWeight
@@ -86,11 +92,13 @@ void exclude(std::vector<int64_t> &weights, llvm::ArrayRef<int64_t> order, const
 
 int64_t chosen(llvm::ArrayRef<double> logits, const How &how) {
   logits = logits.take_front(how.tokens);
-  const std::vector<int64_t> order = ranked(logits);
-  if (!(how.temperature > 0))
-    return std::isnan(logits[order[0]]) ? 0 : order[0];
+  if (!(how.temperature > 0)) {
+    const auto first = llvm::find(logits, mostOf(logits));
+    return first == logits.end() ? 0 : first - logits.begin();
+  }
   std::vector<int64_t> weights = weightsOf(logits, how.temperature);
-  exclude(weights, order, how);
+  if (how.topK > 0 || how.topP < 1)
+    exclude(weights, ranked(logits), how);
   const int64_t at = partOf(std::accumulate(weights.begin(), weights.end(), int64_t(0)), how.position);
   int64_t sum = 0;
   for (int64_t id : inSlots(logits.size()))
