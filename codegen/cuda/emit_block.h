@@ -84,7 +84,7 @@ inline int64_t threadsOf(const StmtNode &s) {
 /// Threads that the blocks of a phase have: whole warps.
 inline int blockThreads(const StmtNode &phase) { return int((std::max<int64_t>(threadsOf(phase), 1) + 31) / 32 * 32); }
 
-/// Of so many blocks each has a multiprocessor of its own, and gains nothing if there is room for another.
+/// So few blocks do not wait for room on a multiprocessor of a GPU that trains: it has more of these.
 constexpr int64_t fewBlocks = 32;
 
 /// Whether `s` contains a matmul or attention statement, or the threads hold as much in registers.

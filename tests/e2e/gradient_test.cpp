@@ -15,6 +15,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <regex>
 
 using namespace gptc;
 
@@ -330,6 +331,38 @@ TEST_F(Cache, SamplingGoesOnPastTheContext) {
   EXPECT_NE(a, c);
   EXPECT_EQ(draw(1, 30), std::vector<int32_t>(a.begin(), a.begin() + 30));
   EXPECT_EQ(draw(3, 5, std::vector<int32_t>(50, 7)).size(), 5u) << "a prompt longer than the context keeps its end";
+}
+
+// Plans of earlier versions choose no token: the op's meaning does, by their logits.
+TEST_F(Cache, PlansThatOnlyYieldLogitsWriteTheSame) {
+  ASSERT_EQ(w.gptc({"compile", w.modelFile(), "-o", w.path("plan"), "--dump-dir", w.path("dump")}).code, 0);
+  std::string text = e2e::readFile(w.path("dump/03-dce.gir"));
+  const std::regex how(", %how: f32\\[1,5\\]"), type("(-> \\(f32\\[1,\\d+\\]), i32\\[1\\]\\)"),
+      choice("\n *(%\\w+) = choose_token [^\n]*(\n *return %\\w+), \\1");
+  for (const auto &[what, by] : {std::pair(how, ""), {type, "$1)"}, {choice, "$2"}}) {
+    ASSERT_EQ(std::distance(std::sregex_iterator(text.begin(), text.end(), what), std::sregex_iterator()), 2) << text;
+    text = std::regex_replace(text, what, by);
+  }
+  e2e::writeFile(w.path("older.gir"), text);
+  const e2e::Result r = w.gptc({"compile", w.path("older.gir"), "-o", w.path("older")});
+  ASSERT_EQ(r.code, 0) << r.output;
+  std::vector<std::vector<int32_t>> written;
+  for (const char *plan : {"plan", "older"}) {
+    Session s(loadPlan(w.path(plan)), e2e::cacheDir(), 2);
+    initializeStates(s.executor, s.plan.run.seed);
+    EXPECT_EQ(choosesTokens(*s.plan.planned->function("decode")), plan == std::string("plan"));
+    for (double temperature : {0.0, 0.9}) {
+      written.emplace_back();
+      const SampleOptions options{.maxTokens = 60, .temperature = temperature, .topK = 20, .topP = 0.95};
+      sampleTokens(s.executor, {1, 2, 3}, options, [&](int32_t t) {
+        written.back().push_back(t);
+        return true;
+      });
+    }
+  }
+  EXPECT_EQ(written[0], written[2]);
+  EXPECT_EQ(written[1], written[3]);
+  EXPECT_NE(written[0], written[1]);
 }
 
 }  // namespace
