@@ -3,6 +3,7 @@
 
 #include "codegen/cuda/jit.h"
 #include "frontends/toml_config.h"
+#include "ir/choose_token.h"
 #include "ir/facts.h"
 #include "ir/random.h"
 #include "passes/analysis/cost.h"
@@ -22,6 +23,8 @@
 
 #include "llvm/ADT/STLExtras.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -274,6 +277,37 @@ TEST_F(PlanTest, TenStepsOfAGptAreTheCpus) {
       EXPECT_EQ(continuation(*gpu), continuation(*cpu));
     }
   }
+}
+
+// Logits of more than 16 KiB come to the host when they are read, after as many calls as there were.
+TEST_F(PlanTest, LargeResultsAreThoseOfTheLastCall) {
+  constexpr int64_t vocab = 5000;
+  const Settings settings = {"model.n_layer=1", "compile.library_calls=off", fmt::format("model.vocab_size={}", vocab)};
+  std::vector<std::vector<float>> logits;
+  for (const char *target : {"cpu", "cuda:sm_90a"}) {
+    const std::unique_ptr<Session> s = open(compile(tinyGpt(), target, settings));
+    initializeStates(s->executor, 7);
+    const std::array<float, choose_token::columns> greedy{};
+    auto read = [&] {
+      const auto *data = static_cast<const float *>(s->executor.result("decode", 0));
+      logits.emplace_back(data, data + vocab);
+      EXPECT_EQ(*static_cast<const int32_t *>(s->executor.result("decode", 1)),
+                std::max_element(logits.back().begin(), logits.back().end()) - logits.back().begin());
+    };
+    for (int64_t pos = 0; pos < 3; ++pos) {
+      const int32_t token = int32_t(7 * pos + 3);
+      s->executor.run("decode", {&token, &pos, greedy.data()});
+      if (pos > 0)
+        read();
+    }
+    read();
+  }
+  ASSERT_EQ(logits.size(), 6u);
+  EXPECT_NE(logits[0], logits[1]);
+  EXPECT_EQ(logits[1], logits[2]);
+  for (size_t i = 0; i < 3; ++i)
+    for (int64_t v = 0; v < vocab; ++v)
+      ASSERT_NEAR(logits[3 + i][v], logits[i][v], 1e-5) << i << ", " << v;
 }
 
 // NVRTC refuses the templates of matmul and attention: their loop trees train as well, a warning says so each time, and
