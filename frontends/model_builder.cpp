@@ -216,7 +216,8 @@ void sayFacts(Module &m, const Config &config) {
                                .gradClip = config.train.gradClip});
   writeFacts(m, PrecisionFacts{.compute = chosen<Compute>(config.precision.compute),
                                .optimizerState = config.precision.optimizerState,
-                               .residual = config.precision.residual});
+                               .residual = config.precision.residual,
+                               .fp8 = config.precision.fp8});
   if (const ParallelConfig &p = config.parallel; p.logicalShards > 1 || p.tensor > 1)
     writeFacts(m, ParallelFacts{.data = p.data,
                                 .tensor = p.tensor,

@@ -259,6 +259,16 @@ void checkOptimizerState(Reading &in) {
                "contradicts optimizer.name = \"adafactor\"", {"leave it out, or write \"fp32\""});
 }
 
+void checkFp8(Reading &in) {
+  ConfigReader &r = in.r;
+  if (const PrecisionConfig &p = in.s.precision;
+      p.fp8 != Fp8::off && p.compute != "bf16" && r.good("precision.compute"))
+    r.complain("precision.fp8", ErrorCode::Contradiction, "the other products of a model with fp8 are bf16",
+               fmt::format("contradicts compute = \"{}\"{}", p.compute,
+                           r.where("precision.compute").line ? lineOf(r, "precision.compute") : ", the default"),
+               {"write compute = \"bf16\", or leave it out"});
+}
+
 bool isPowerOfTwo(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
 /// Not written: "auto".
@@ -402,6 +412,7 @@ const std::map<std::string_view, Rule> rules = {
     {"precision.compute", {.after = takeCompute}},
     {"precision.params", {.read = readParams}},
     {"precision.optimizer_state", {.after = checkOptimizerState}},
+    {"precision.fp8", {.after = checkFp8}},
     {"parallel.data", {.before = openParallel}},
     {"parallel.offload", {.after = takeOffload}},
     {"parallel.compression", {.after = takeParallel}},

@@ -50,6 +50,10 @@ template <> inline constexpr auto wordsOf<MomentType> = std::to_array({"fp32", "
 enum class Residual { fp32, compute };
 template <> inline constexpr auto wordsOf<Residual> = std::to_array({"fp32", "compute"});
 
+/// Which forward products of parameters read f8e4m3: none, the classifier's, those of layers, all.
+enum class Fp8 { off, classifier, layers, all };
+template <> inline constexpr auto wordsOf<Fp8> = std::to_array({"off", "classifier", "layers", "all"});
+
 /// The order in which ranks add: a binary tree, or the order of the collective engine.
 enum class ReduceOrder { tree, fast };
 template <> inline constexpr auto wordsOf<ReduceOrder> = std::to_array({"tree", "fast"});

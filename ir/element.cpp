@@ -15,6 +15,8 @@ double roundTo(DType t, double v) {
     return kir::roundBF16(float(v));
   case DType::f16:
     return kir::roundF16(float(v));
+  case DType::f8e4m3:
+    return kir::roundE4M3(float(v));
   default:
     return v;
   }
@@ -34,6 +36,8 @@ double loadElement(DType t, const void *memory, int64_t i) {
     return kir::floatOfBF16(get(uint16_t()));
   case DType::f16:
     return kir::floatOfF16(get(uint16_t()));
+  case DType::f8e4m3:
+    return kir::floatOfE4M3(get(uint8_t()));
   case DType::i32:
     return get(int32_t());
   case DType::i64:
@@ -57,6 +61,8 @@ void storeElement(DType t, void *memory, int64_t i, double v) {
     return put(kir::bitsOfBF16(float(roundTo(t, v))));
   case DType::f16:
     return put(kir::bitsOfF16(float(roundTo(t, v))));
+  case DType::f8e4m3:
+    return put(kir::bitsOfE4M3(float(roundTo(t, v))));
   case DType::i32:
     return put(int32_t(v));
   case DType::i64:

@@ -7,7 +7,8 @@
 
 namespace gptc {
 
-/// Rounds to a float dtype, as a store does (to bf16 and f16 by way of f32). Of other dtypes, returns `v`.
+/// Rounds to a float dtype, as a store does (to narrow ones by way of f32; f8e4m3 saturates). Of other dtypes, returns
+/// `v`.
 double roundTo(DType t, double v);
 /// Element i of an array of dtype `t`. An i64 beyond 2^53 loses bits.
 double loadElement(DType t, const void *memory, int64_t i);

@@ -9,6 +9,9 @@
 
 namespace gptc {
 
+/// The first architecture whose tensor cores multiply f8e4m3, at twice the rate of f16 by all data sheets.
+constexpr unsigned eightsFrom = 89;
+
 struct GpuSheet {
   llvm::StringRef name;     // words that all occur in the names of these GPUs
   llvm::StringRef arch;     // "sm_90": without a trailing letter

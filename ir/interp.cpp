@@ -1,5 +1,5 @@
 // The interpreter: runs the ops in order by their reference rules, in float64. Results of dtype f32 keep their float64
-// values; results of dtype bf16 and f16 are rounded, because that rounding is part of an op's meaning.
+// values; results of dtype narrow dtypes are rounded, because that rounding is part of an op's meaning.
 #include "ir/element.h"
 #include "ir/facts.h"
 #include "ir/mesh.h"
@@ -132,10 +132,10 @@ private:
     return results;
   }
 
-  /// Rounds a result to bf16 or f16 if that is its dtype.
+  /// Rounds a result if its dtype is narrow.
   static Tensor stored(Tensor t, const Type &type) {
     t.type.sharding = type.sharding;  // reference rules do not set it
-    if (DType d = t.type.dtype; d == DType::bf16 || d == DType::f16)
+    if (DType d = t.type.dtype; isNarrow(d))
       for (double &v : t.data)
         v = roundTo(d, v);
     return t;

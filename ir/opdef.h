@@ -272,7 +272,7 @@ std::string checkSignature(const Op &op);
 using StateMap = llvm::StringMap<Tensor>;
 /// Called with the results of each op, also in fused bodies; with several ranks those of rank 0.
 using InterpretObserver = std::function<void(const Op &, llvm::ArrayRef<Tensor>)>;
-/// Runs a function in float64, op by op, also in `fused` bodies. `write` updates `state`. Results of dtype bf16 and f16
+/// Runs a function in float64, op by op, also in `fused` bodies. `write` updates `state`. Results of narrow dtypes
 /// are rounded to nearest even by way of f32, as part of an op's meaning.
 std::vector<Tensor> interpret(const Function &f, std::span<const Tensor> args, StateMap &state,
                               const InterpretObserver &observe = nullptr);

@@ -80,6 +80,8 @@ private:
       add("two states have this name");
     if (std::string why = s.type.invalid(); !why.empty())
       add("type " + s.type.str() + ": " + why);
+    if (s.type.dtype == DType::f8e4m3)
+      add("no state is f8e4m3, which is made anew where it is read");
     bool good = true;
     for (const auto &[name, value] : s.attrs)
       good = verifyAttr(stateFacts(), "state", name, value) && good;

@@ -134,6 +134,9 @@ private:
       for (unsigned i = 0; depends && i < op.numResults(); ++i)
         if (isFloat(op.result(i)->type.dtype))
           active.insert(op.result(i));
+      for (unsigned i = 0; depends && i < op.numResults(); ++i)
+        if (op.result(i)->type.dtype == DType::f8e4m3)
+          fail(op, "yields f8e4m3 before gradients are made", "products take that type after autodiff");
       if (op.is(OpKind::write))
         fail(op, "@forward may not write state", "it is differentiated and run once per micro-batch");
     }

@@ -245,9 +245,12 @@ private:
   static bool holds(DType wide, DType narrow) {
     switch (wide) {
     case DType::f64:
-      return narrow == DType::f32 || narrow == DType::bf16 || narrow == DType::f16 || narrow == DType::i32;
+      return narrow == DType::f32 || isNarrow(narrow) || narrow == DType::i32;
     case DType::f32:
-      return narrow == DType::bf16 || narrow == DType::f16;
+      return isNarrow(narrow);
+    case DType::bf16:
+    case DType::f16:
+      return narrow == DType::f8e4m3;
     case DType::i64:
       return narrow == DType::i32 || narrow == DType::u32;
     default:

@@ -193,11 +193,11 @@ private:
     Unit *u = unitOf.lookup(op);
     return u ? u->current() : nullptr;
   }
-  /// Whether the op widens bf16 or f16 and all its users have an element expression. Groups then read the narrow value
-  /// and widen it, which is exact and free beside the load. Anchors, writes and views need the wide value in memory.
+  /// Whether the op widens a narrow type and all its users have an element expression. Groups then read the narrow
+  /// value and widen it, which is exact and free beside the load. Anchors, writes and views need the wide value in
+  /// memory.
   static bool isFreeCast(const Op &op) {
-    auto low = [](DType t) { return t == DType::bf16 || t == DType::f16; };
-    return op.is(OpKind::cast) && low(op.operand(0)->type.dtype) && op.result()->type.dtype == DType::f32 &&
+    return op.is(OpKind::cast) && isNarrow(op.operand(0)->type.dtype) && op.result()->type.dtype == DType::f32 &&
            !isConstant(op.operand(0)) &&
            llvm::all_of(op.result()->users(), [](const Op *user) { return bool(user->def().lower); });
   }
@@ -325,11 +325,22 @@ private:
                     ? pointwise && other->ops.size() == 1 && op.def().fusion == FusionKind::pointwise
                 : u->kind == RecipeKind::row ? pointwise || other->kind == RecipeKind::row
                                              : pointwise;
+    if (u->kind == RecipeKind::matmul && u->anchor->operand(0)->type.dtype == DType::f8e4m3 && !joinsEights(op))
+      return false;
     if (u->kind == RecipeKind::matmul && addsBias(op) && !options.values.getBool("bias", true))
       return false;
     if (!fits || (!domainOf(op).isScalar() && int64_t(u->ops.size() + other->ops.size()) > maxOps))
       return false;
     return domainOf(op).sameShape(domainOf(*u->anchor));
+  }
+
+  /// Whether the op may follow a product of f8e4m3 in its group. On a GPU only the library multiplies these by tensor
+  /// cores, and its calls take a factor, a bias and a residual (codegen/cublaslt_matmul.h).
+  bool joinsEights(const Op &op) const {
+    if (!options.target || !options.target->isCuda())
+      return true;
+    return op.isOneOf(OpKind::cast, OpKind::add) ||
+           (op.is(OpKind::mul) && (op.operand(0)->type.isScalar() || op.operand(1)->type.isScalar()));
   }
 
   /// Merges `other` into `u` if all conditions hold. `u` keeps its kind and anchor and becomes the merged unit.

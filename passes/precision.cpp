@@ -41,6 +41,7 @@
 //
 // The module attribute `lowered` marks modules on which the pass has run. It runs on the joint graph, after autodiff,
 // so that the same rules apply to backward ops, and before fuse.
+#include "passes/precision.h"
 #include "passes/pass.h"
 
 #include "ir/facts.h"
@@ -311,18 +312,8 @@ private:
 
   /// Makes the addition of a bias to a matmul read a low copy of the bias, widened, if the sum is stored low only.
   void lowerBias(Op &op) {
-    if (!addsBias(op) || !matmulGroups.contains(groupOf(&op)) || !storedLow(op.result()))
-      return;
-    for (unsigned i = 0; i < 2; ++i) {
-      Value *bias = op.operand(i);
-      if (bias->type.rank() != 1 || bias->type.dtype != DType::f32 || !bias->def || !bias->def->is(OpKind::read))
-        continue;
-      Builder b(f.body, &op);
-      b.loc = op.loc;
-      b.layer = op.layer;
-      Value *narrow = b.value(OpKind::cast, {bias}, attrs({{"dtype", nameOf(low).str()}}));
-      op.setOperand(i, b.value(OpKind::cast, {narrow}, attrs({{"dtype", std::string("f32")}})));
-    }
+    if (addsBias(op) && matmulGroups.contains(groupOf(&op)) && storedLow(op.result()))
+      readBiasNarrow(op, low);
   }
 
   /// Step 7. Rounding before the all_gather gives the same bits for half the bytes.
@@ -439,12 +430,16 @@ void readCopies(Module &m, Function &f, DType low, Summary &summary) {
   }
 }
 
-/// Makes every write of a parameter write its copy too, if it has one.
+/// Makes every write of a parameter write its copy too, if it has one that the function does not write yet.
 void writeCopies(Module &m, Function &f, DType low, Summary &summary) {
+  llvm::StringSet<> written;
+  for (const Op &op : f.body)
+    if (op.is(OpKind::write))
+      written.insert(op.state);
   for (Op *op = f.body.front(), *next; op; op = next) {
     next = op->next();
     State *copy = op->is(OpKind::write) ? m.state("low." + op->state) : nullptr;
-    if (!copy || kindOf(*copy) != StateKind::low)
+    if (!copy || kindOf(*copy) != StateKind::low || written.contains(copy->name))
       continue;
     Value *v = op->operand(0), *narrow;
     Builder b(f.body, next);
@@ -475,6 +470,27 @@ int64_t allowTF32(Function &f) {
 }
 
 }  // namespace
+
+void readBiasNarrow(Op &addition, DType low) {
+  for (unsigned i = 0; i < 2; ++i) {
+    Value *bias = addition.operand(i);
+    if (bias->type.rank() != 1 || bias->type.dtype != DType::f32 || !bias->def || !bias->def->is(OpKind::read))
+      continue;
+    Builder b(*addition.parent(), &addition);
+    b.loc = addition.loc;
+    b.layer = addition.layer;
+    Value *narrow = b.value(OpKind::cast, {bias}, attrs({{"dtype", nameOf(low).str()}}));
+    addition.setOperand(i, b.value(OpKind::cast, {narrow}, attrs({{"dtype", std::string("f32")}})));
+  }
+}
+
+void copyCastParameters(Module &m, DType low) {
+  Summary ignored;
+  for (auto &f : m.functions)
+    readCopies(m, *f, low, ignored);
+  for (auto &f : m.functions)
+    writeCopies(m, *f, low, ignored);
+}
 
 bool precision(Module &m, const PassOptions &options) {
   const Compute compute = fact<&PrecisionFacts::compute>(m);

@@ -481,7 +481,7 @@ private:
   /// table, `spread` of a parameter, or `v` itself.
   Value *forPieces(Value *v, Op &op) {
     const bool argument = !v->def && isArgumentOfTokens(*v), table = isElementwise(op) && isTable(v);
-    if (!argument && !table && (v->type.isScalar() || !isFloat(v->type.dtype) || !differentiated))
+    if (!argument && !table && (v->type.isScalar() || !isArithmetic(v->type.dtype) || !differentiated))
       return v;
     Value *&own = wholes[v];
     if (own)

@@ -36,6 +36,7 @@ struct FormatEmitter {
     case DType::f32:
     case DType::bf16:
     case DType::f16:
+    case DType::f8e4m3:
       return b.getFloatTy();
     case DType::f64:
       return b.getDoubleTy();
@@ -55,6 +56,7 @@ struct FormatEmitter {
       return b.getInt16Ty();
     case DType::f16:
       return b.getHalfTy();
+    case DType::f8e4m3:
     case DType::pred:
       return b.getInt8Ty();
     default:
@@ -70,6 +72,8 @@ struct FormatEmitter {
     }
     if (t == DType::f16)
       return b.CreateFPExt(v, like(b.getFloatTy(), v));
+    if (t == DType::f8e4m3)
+      return floatOfE4M3(v);
     if (t == DType::pred)
       return b.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
     return v;
@@ -79,6 +83,8 @@ struct FormatEmitter {
       return round(v);
     if (t == DType::f16)
       return b.CreateFPTrunc(v, like(b.getHalfTy(), v));
+    if (t == DType::f8e4m3)
+      return bitsOfE4M3(v);
     if (t == DType::pred)
       return b.CreateZExt(v, like(b.getInt8Ty(), v));
     return v;
@@ -96,6 +102,34 @@ struct FormatEmitter {
     LValue *number = b.CreateSelect(isDenormal(u), b.CreateAnd(u, k(0x80000000)), rounded);
     LValue *bits = b.CreateSelect(b.CreateFCmpUNO(v, v), b.CreateOr(u, k(0x400000)), number);
     return b.CreateTrunc(b.CreateLShr(bits, 16), i16);
+  }
+
+  /// The bits (i8) of the f8e4m3 nearest to an f32, as kir::roundE4M3, and back.
+  LValue *bitsOfE4M3(LValue *v) {
+    llvm::Type *i32 = like(b.getInt32Ty(), v), *f32 = v->getType();
+    auto k = [&](uint64_t c) { return llvm::ConstantInt::get(i32, c); };
+    LValue *u = b.CreateBitCast(v, i32), *magnitude = b.CreateAnd(u, k(0x7fffffff));
+    LValue *odd = b.CreateAnd(b.CreateLShr(magnitude, 20), k(1));
+    LValue *rounded = b.CreateLShr(b.CreateAdd(b.CreateAdd(magnitude, k(0x7ffff)), odd), 20);
+    LValue *normal = b.CreateSub(rounded, k(120 << 3));
+    // Below 2^-6 the last place is 2^-9, which is that of 1.5 * 2^14.
+    LValue *base = llvm::ConstantFP::get(f32, 0x1.8p14);
+    LValue *sum = b.CreateBitCast(b.CreateFAdd(b.CreateBitCast(magnitude, f32), base), i32);
+    LValue *small = b.CreateSub(sum, b.CreateBitCast(base, i32));
+    LValue *number = b.CreateSelect(b.CreateICmpULT(magnitude, k(0x3c800000)), small, normal);
+    number = b.CreateSelect(b.CreateICmpUGT(magnitude, k(0x43e00000)), k(0x7e), number);  // beyond 448
+    number = b.CreateSelect(b.CreateICmpUGT(magnitude, k(0x7f800000)), k(0x7f), number);  // NaN
+    return b.CreateTrunc(b.CreateOr(number, b.CreateAnd(b.CreateLShr(u, 24), k(0x80))), like(b.getInt8Ty(), v));
+  }
+  LValue *floatOfE4M3(LValue *v) {
+    llvm::Type *i32 = like(b.getInt32Ty(), v), *f32 = like(b.getFloatTy(), v);
+    auto k = [&](uint64_t c) { return llvm::ConstantInt::get(i32, c); };
+    LValue *u = b.CreateZExt(v, i32), *magnitude = b.CreateAnd(u, k(0x7f));
+    LValue *small = b.CreateFMul(b.CreateSIToFP(magnitude, f32), llvm::ConstantFP::get(f32, 0x1p-9));
+    LValue *normal = b.CreateAdd(b.CreateShl(magnitude, 20), k(120 << 23));
+    LValue *number = b.CreateSelect(b.CreateICmpULT(magnitude, k(8)), b.CreateBitCast(small, i32), normal);
+    number = b.CreateSelect(b.CreateICmpEQ(magnitude, k(0x7f)), k(0x7fc00000), number);
+    return b.CreateBitCast(b.CreateOr(number, b.CreateShl(b.CreateAnd(u, k(0x80)), 24)), f32);
   }
 
   /// A u32 from the bits of two bf16.

@@ -415,7 +415,8 @@ private:
       case UnaryOp::tanh:
         return perLane("tanh", v);  // LLVM 19 does not lower the intrinsic on x86
       case UnaryOp::round_f16:
-        return unpack(DType::f16, pack(DType::f16, v));
+      case UnaryOp::round_e4m3:
+        return unpack(*roundsTo(op), pack(*roundsTo(op), v));
       case UnaryOp::round_bf16:  // above
         break;
       }

@@ -16,6 +16,8 @@ const char *storedType(DType t) {
     return "bf16";
   case DType::f16:
     return "f16";
+  case DType::f8e4m3:
+    return "f8e4m3";
   case DType::i32:
     return "int";
   case DType::u32:
@@ -28,10 +30,7 @@ const char *storedType(DType t) {
   return "?";
 }
 const char *typeOf(DType t, bool narrow) {
-  return t == DType::pred                      ? "bool"
-         : t == DType::bf16 || t == DType::f16 ? "float"
-         : t == DType::i64 && narrow           ? "int"
-                                               : storedType(t);
+  return t == DType::pred ? "bool" : isNarrow(t) ? "float" : t == DType::i64 && narrow ? "int" : storedType(t);
 }
 
 std::string literal(double v, DType t) {
@@ -92,6 +91,8 @@ std::string unaryText(UnaryOp op, DType t, const std::string &x) {
     return fmt::format("roundBF16({})", x);
   case UnaryOp::round_f16:
     return fmt::format("roundF16({})", x);
+  case UnaryOp::round_e4m3:
+    return fmt::format("roundE4M3({})", x);
   case UnaryOp::exp_approx:
     return t == DType::f32 ? fmt::format("expApproximate({}, expF32)", x) : fmt::format("exp({})", x);
   default:

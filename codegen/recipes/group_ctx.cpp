@@ -220,15 +220,14 @@ Expr GroupEval::loadAt(const Buffer &b, const Type &t, const Point &p) {
 Expr GroupEval::stored(unsigned result, const Point &p) {
   const Expr e = at(output(result), p);
   const DType t = storageOf(fused.result(result)->type.dtype);
-  const bool again = e->kind == ExprKind::Unary && ((e->uop == UnaryOp::round_bf16 && t == DType::bf16) ||
-                                                    (e->uop == UnaryOp::round_f16 && t == DType::f16));
+  const bool again = e->kind == ExprKind::Unary && isNarrow(t) && e->uop == roundingTo(t);
   return again ? e->args[0] : e;
 }
 
 Stmt GroupEval::storeOutput(unsigned result, const Point &p, Expr e) {
   const Type &t = fused.result(result)->type;
   DType stored = storageOf(t.dtype);
-  if (stored == DType::bf16 || stored == DType::f16)
+  if (isNarrow(stored))
     stored = DType::f32;  // the store rounds
   return store(outputs[result], offset(t, p), e->dtype == stored ? e : cast(stored, e));
 }
@@ -281,8 +280,7 @@ Expr GroupEval::at(const Value *v, const Point &p) {
   // A value of a narrow type must be rounded, even if it is never stored.
   const DType narrow = v->type.dtype;
   auto asStored = [&](Expr e) {
-    const bool rounds = compute != DType::f64 && (narrow == DType::bf16 || narrow == DType::f16);
-    return rounds ? cast(compute, cast(narrow, std::move(e))) : e;
+    return compute != DType::f64 && isNarrow(narrow) ? cast(compute, cast(narrow, std::move(e))) : e;
   };
   if (auto it = bound.find(v); it != bound.end())
     return asStored(it->second(p));

@@ -7,7 +7,8 @@
 //   3. A task takes several rows, or a part of one, and the vector loop runs over the inner elements. On CUDA a task is
 //      one thread, which takes a few elements in one access.
 //      With Schedule::stream, stores of results that cannot share memory with an operand bypass the caches.
-//   4. Results of different shapes (a scalar beside full tensors) get loops of their own, largest first: a small result
+//   4. On CUDA zeros are stored below the rows of f8e4m3 that memory has beyond them (zeroesRowsBelow).
+//   5. Results of different shapes (a scalar beside full tensors) get loops of their own, largest first: a small result
 //      may overwrite an operand that the larger ones read.
 #include "codegen/recipes/pointwise.h"
 
@@ -163,6 +164,12 @@ Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const Schedu
   return cuda ? threadsLoop(t, tasks, s.threads, task.take()) : tasksLoop(t, tasks, task.take());
 }
 
+/// Step 4.
+static Stmt zeroRowsBelow(const Buffer &to, const Type &t, int64_t threads) {
+  const Var i = makeVar("i");
+  return threadsLoop(i, t.paddedElements() - t.elements(), threads, {store(to, kir::ref(i) + t.elements(), fimm(0))});
+}
+
 static bool matches(const Op &fused) {
   for (const Op &op : *fused.body) {
     FusionKind f = op.def().fusion;
@@ -248,6 +255,9 @@ static LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DT
     out.kernel.body.push_back(pointwiseLoops(g, same, s));
     order = rest;
   }
+  for (unsigned i = 0; s.threads > 0 && compute == DType::f32 && i < fused.numResults(); ++i)
+    if (zeroesRowsBelow(typeOf(i)))
+      out.kernel.body.push_back(zeroRowsBelow(g.outputs[i], typeOf(i), s.threads));
   return out;
 }
 

@@ -12,6 +12,13 @@ namespace gptc {
 /// thread.
 kir::Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const Schedule &s);
 
+/// Whether the pointwise recipe stores zeros to the padding of a result on CUDA: of f8e4m3, below its last row, where a
+/// product of a library reads them.
+inline bool zeroesRowsBelow(const Type &t) {
+  return t.dtype == DType::f8e4m3 && t.paddedElements() > t.elements() &&
+         t.paddedElements() * t.dim(0) == t.elements() * t.padded(0);
+}
+
 /// Elements per task so that a task moves 32 to 256 KiB; all elements if they move less than 160 KiB. `bytes` is
 /// the traffic per element.
 int64_t elementsPerTask(int64_t elements, double bytes, const Target &target);

@@ -17,7 +17,7 @@
 //   - What several sweeps load is loaded once, 16 bytes at a time, and kept in shared memory, unless it takes more than
 //     there is.
 //   - Maxima and stores are shared by all threads, which take a few neighbouring columns each. Maxima have no order (of
-//     +0 and -0, either).
+//     +0 and -0, either). If the last sums are maxima on which no full output depends, one sweep takes and stores.
 //   - The terms of a sum are added by as many threads as there are lanes, in the order of the CPU. Costly terms are
 //     computed by all threads before, a part of the row at a time.
 //   - Where memory holds more columns than a result has, zeros are stored there: a product of a library may then take
@@ -106,7 +106,7 @@ private:
 
   llvm::ArrayRef<Dim> domainRows() const { return llvm::ArrayRef<Dim>(domain.dims).drop_back(); }
 
-  /// One sweep for each level of sums, and a last one that stores the full outputs.
+  /// One sweep for each level of sums, and a last one that stores the full outputs, or the last of these does.
   void findSweeps() {
     std::vector<Expr *> roots;
     for (auto *list : {&full, &perRow})
@@ -114,8 +114,27 @@ private:
         roots.push_back(&o.value);
     for (std::vector<RowSum> &sums : takeRowSums(placer, roots))
       sweeps.push_back({std::move(sums), {}, {}});
-    if (!full.empty())
+    if (mayStoreWithMaxima())
+      sweeps.back().stores = full;
+    else if (!full.empty())
       sweeps.push_back({{}, full, {}});
+  }
+  /// Row outputs must be at hand before the stores, too, which may overwrite operands.
+  bool mayStoreWithMaxima() const {
+    if (!cuda || sweeps.empty() || full.empty())
+      return false;
+    std::vector<Expr> rows, all;
+    for (const Output &o : perRow)
+      rows.push_back(o.value);
+    for (const Output &o : full)
+      all.push_back(o.value);
+    auto isResult = [&](const Expr &e) {
+      return e->kind == ExprKind::Var &&
+             llvm::any_of(sweeps.back().sums, [&](const RowSum &sum) { return sum.result == e->var; });
+    };
+    return llvm::all_of(sweeps.back().sums, [](const RowSum &sum) { return sum.op == BinaryOp::max; }) &&
+           collect(all, isResult).empty() &&
+           collect(rows, [](const Expr &e) { return e->kind == ExprKind::Load; }).empty();
   }
 
   static std::vector<Expr *> rootsOf(Sweep &w) {
@@ -287,8 +306,8 @@ private:
     }
   }
 
-  /// Maxima, by all threads, and, in the row's first sweep, what is staged.
-  void emitMaxima(const Sweep &w, bool isFirst, Seq &row) {
+  /// Maxima, by all threads, what this sweep stores, and, in the row's first sweep, what is staged.
+  void emitMaxima(const Sweep &w, const Point &point, bool isFirst, Seq &row) {
     std::vector<const RowSum *> maxima;
     for (const RowSum &sum : w.sums)
       if (sum.op != BinaryOp::add)
@@ -325,12 +344,18 @@ private:
         values.push_back(k.value);
       for (const RowSum *sum : maxima)
         values.push_back(asLoaded(sum->element));
+      for (const Output &o : w.stores)
+        values.push_back(asLoaded(o.value));
       values = placer.place(values, values.size() > 1);
       unsigned at = 0;
       for (const Kept &k : stages)
         element.add(store(k.buffer, kir::ref(c), values[at++]));
       for (unsigned n = 0; n < maxima.size(); ++n)
         element.add(store(accs[n], slot, binary(maxima[n]->op, load(accs[n], slot), values[at++])));
+      for (const Output &o : w.stores) {
+        const Stmt st = g.storeOutput(o.result, point, values[at++]);
+        element.add(store(st->buffer, placer.place(st->index), st->value));
+      }
     });
     for (unsigned n = 0; n < maxima.size(); ++n)
       thread.add(store(parts[n], kir::ref(t), width == 1 ? load(accs[n], imm(0)) : hreduce(accs[n], maxima[n]->op)));
@@ -492,15 +517,15 @@ private:
     Seq row, last;
     placer.push(row, {rowVar});
     for (const Sweep &w : sweeps)
-      if (w.stores.empty()) {
-        emitMaxima(w, &w == &sweeps.front(), row);
+      if (!w.sums.empty()) {
+        emitMaxima(w, point, &w == &sweeps.front(), row);
         emitSums(w, row);
       }
     std::vector<Expr> values;
     for (const Output &o : perRow)
       values.push_back(o.value);
     values = placer.place(values);
-    if (!full.empty())
+    if (!full.empty() && sweeps.back().sums.empty())
       emitStores(sweeps.back(), point, row);
     emitPadding(point, row);
     for (auto [o, value] : llvm::zip(perRow, values)) {

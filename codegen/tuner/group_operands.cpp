@@ -65,6 +65,9 @@ void fillOperand(const Op &fused, unsigned i, void *to, ThreadPool &pool, bool w
   case DType::f16:
     return each(static_cast<uint16_t *>(to), n, i, pool,
                 [number](uint32_t b) { return uint16_t(kir::bitsOfF16(kir::roundF16(number(b)))); });
+  case DType::f8e4m3:
+    return each(static_cast<uint8_t *>(to), n, i, pool,
+                [number](uint32_t b) { return kir::bitsOfE4M3(kir::roundE4M3(number(b))); });
   case DType::i32:
     return each(static_cast<int32_t *>(to), n, i, pool, [bound](uint32_t b) { return int32_t(b % bound); });
   case DType::i64:

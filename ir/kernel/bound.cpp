@@ -26,6 +26,8 @@ double unitOf(DType t) {
     return 0x1p-8;
   case DType::f16:
     return 0x1p-11;
+  case DType::f8e4m3:
+    return 0x1p-4;
   default:
     return 0x1p-24;
   }
@@ -40,6 +42,8 @@ double smallestOf(DType t) {
     return 0x1p-24;
   case DType::bf16:
     return 0x1p-126;  // denormals become zeros
+  case DType::f8e4m3:
+    return 0x1p-10;
   default:
     return 0x1p-149;
   }
@@ -70,6 +74,10 @@ Value pairOf(const Value &low, const Value &high) {
 }
 
 Value rounded(DType t, Value x, double units = 1) {
+  if (t == DType::f8e4m3 && !std::isnan(x.v)) {  // saturates, which widens no error
+    x = {std::clamp(x.v, -448.0, 448.0), std::isnan(x.e) ? infinity : x.e};
+    return {x.v, x.e + unitOf(t) * std::min(std::fabs(x.v) + x.e, 448.0) + smallestOf(t)};
+  }
   if (!std::isfinite(x.v))
     return {x.v, std::isnan(x.e) ? infinity : x.e};
   double magnitude = std::fabs(x.v) + x.e;
@@ -126,16 +134,14 @@ Value unaryValue(UnaryOp op, DType t, Value a) {
             .i = evalUnaryInt(op, t, a.i),
             .unsure = a.unsure};
   }
-  double r = op == UnaryOp::round_bf16 || op == UnaryOp::round_f16 ? a.v : evalUnaryFloat<double>(op, a.v);
+  if (const std::optional<DType> narrow = roundsTo(op))
+    return rounded(*narrow, a);
+  double r = evalUnaryFloat<double>(op, a.v);
   double below = a.v - a.e;
   switch (op) {
   case UnaryOp::neg:
   case UnaryOp::abs:
     return {r, a.e};
-  case UnaryOp::round_bf16:
-    return rounded(DType::bf16, a);
-  case UnaryOp::round_f16:
-    return rounded(DType::f16, a);
   case UnaryOp::floor:
     return {r, a.e == 0 ? 0 : a.e + 1};
   case UnaryOp::exp:
@@ -345,7 +351,7 @@ private:
       for (int64_t lane : lanes) {
         Value v = evalIn(lane, s.value);
         DType t = s.buffer->dtype;
-        if (t == DType::bf16 || t == DType::f16)
+        if (isNarrow(t))
           v = rounded(t, v);
         stores.emplace_back(placeIn(lane, s.index), v);
       }

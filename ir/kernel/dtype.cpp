@@ -11,8 +11,8 @@ struct DTypeInfo {
   unsigned size;
 };
 // In the order of the enum.
-constexpr std::array<DTypeInfo, 8> dtypes = {
-    {{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"f16", 2}, {"i32", 4}, {"i64", 8}, {"u32", 4}, {"pred", 1}}};
+constexpr std::array<DTypeInfo, 9> dtypes = {
+    {{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"f16", 2}, {"f8e4m3", 1}, {"i32", 4}, {"i64", 8}, {"u32", 4}, {"pred", 1}}};
 
 }  // namespace
 

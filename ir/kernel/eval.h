@@ -147,6 +147,18 @@ inline float roundF16(float x) {
   return std::copysign((a + magic) - magic, x);
 }
 
+/// Rounds to f8e4m3 (nearest even, at most 448 in magnitude) and back.
+inline float roundE4M3(float x) {
+  const float a = std::fabs(x);
+  if (a != a)
+    return x;
+  if (!(a < 448))
+    return std::copysign(448.0f, x);
+  // As above. The last place is an eighth of the power of two; below 2^-6 it is 2^-9.
+  const float magic = std::ldexp(1.5f, (a < 0x1p-6f ? -6 : std::ilogb(a)) + 20);
+  return std::copysign((a + magic) - magic, x);
+}
+
 /// The 16 bits of a float that bf16 or f16 holds exactly (as the rounding above gives it), and back.
 inline uint16_t bitsOfBF16(float x) { return uint16_t(std::bit_cast<uint32_t>(x) >> 16); }
 inline float floatOfBF16(uint16_t b) { return std::bit_cast<float>(uint32_t(b) << 16); }
@@ -164,6 +176,23 @@ inline float floatOfF16(uint16_t b) {
                   : exponent     ? std::bit_cast<float>((exponent + 112) << 23 | fraction << 13)
                                  : float(fraction) * 0x1p-24f;
   return b & 0x8000 ? -a : a;
+}
+
+/// The 8 bits of a float that f8e4m3 holds exactly, and back.
+inline uint8_t bitsOfE4M3(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x), sign = u >> 24 & 0x80, magnitude = u & 0x7fffffff;
+  if (magnitude > 0x7f800000)
+    return uint8_t(sign | 0x7f);
+  if (magnitude >= 0x3c800000)  // 2^-6: normal in f8e4m3
+    return uint8_t(sign | (magnitude - 0x3c000000) >> 20);
+  return uint8_t(sign | uint32_t(std::fabs(x) * 0x1p9f));
+}
+inline float floatOfE4M3(uint8_t b) {
+  const uint32_t magnitude = b & 0x7f;
+  const float a = magnitude == 0x7f ? std::numeric_limits<float>::quiet_NaN()
+                  : magnitude >= 8  ? std::bit_cast<float>(0x3c000000 + (magnitude << 20))
+                                    : float(magnitude) * 0x1p-9f;
+  return b & 0x80 ? -a : a;
 }
 
 /// Pairs of bf16 (kernel.h).
@@ -227,6 +256,8 @@ template <typename F> F evalUnaryFloat(UnaryOp op, F a) {
     return roundBF16(float(a));
   case UnaryOp::round_f16:
     return roundF16(float(a));
+  case UnaryOp::round_e4m3:
+    return roundE4M3(float(a));
   default:
     GPTC_UNREACHABLE("no such operator on floats");
   }

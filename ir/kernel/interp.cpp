@@ -272,12 +272,17 @@ private:
   }
   static DType valueType(DType t) { return t == DType::f64 ? t : DType::f32; }
 
+  /// What a rounding to a narrow type makes of `v`: if nothing is rounded, it only saturates.
+  double narrowed(UnaryOp rounding, double v) const {
+    if (rounded)
+      return evalUnaryFloat<double>(rounding, v);
+    return rounding == UnaryOp::round_e4m3 && std::fabs(v) > 448 ? std::copysign(448, v) : v;
+  }
+
   void put(Memory &m, int64_t at, Cell c) const {
     checkBounds(m, at);
-    if (rounded && m.node->dtype == DType::bf16)
-      c.f = roundBF16(float(c.f));
-    if (rounded && m.node->dtype == DType::f16)
-      c.f = roundF16(float(c.f));
+    if (isNarrow(m.node->dtype))
+      c.f = narrowed(roundingTo(m.node->dtype), c.f);
     if (!m.global) {
       m.cells[at] = c;
       m.storedIn[at] = m.entry;
@@ -421,8 +426,8 @@ private:
     case ExprKind::Unary:
       if (isInt(op.type))
         return ints(op, [&](int l) { return evalUnaryInt(e.uop, op.type, a(l).i); });
-      if (!rounded && (e.uop == UnaryOp::round_bf16 || e.uop == UnaryOp::round_f16))
-        return floats(op, [&](int l) { return a(l).f; });
+      if (roundsTo(e.uop))
+        return floats(op, [&](int l) { return narrowed(e.uop, a(l).f); });
       if (e.uop == UnaryOp::rsqrt)  // two roundings
         return floats(op, [&](int l) { return 1 / round(op.type, std::sqrt(a(l).f)); });
       return floats(op, [&](int l) { return evalUnaryFloat<double>(e.uop, a(l).f); });

@@ -15,8 +15,6 @@ std::shared_ptr<ExprNode> node(ExprKind kind, DType t) {
   return n;
 }
 
-bool isStorageOnly(DType t) { return t == DType::bf16 || t == DType::f16; }
-
 bool isFImm(const Expr &e) { return e->kind == ExprKind::FloatImm; }
 
 Expr foldBinaryFloat(BinaryOp op, const Expr &a, const Expr &b) {
@@ -96,7 +94,17 @@ bool foldsExactly(UnaryOp op) {
 
 }  // namespace
 
-DType valueType(const Buffer &b) { return isStorageOnly(b->dtype) ? DType::f32 : b->dtype; }
+UnaryOp roundingTo(DType narrow) {
+  GPTC_CHECK(isNarrow(narrow), "rounding to {}", nameOf(narrow).str());
+  return narrow == DType::bf16 ? UnaryOp::round_bf16 : narrow == DType::f16 ? UnaryOp::round_f16 : UnaryOp::round_e4m3;
+}
+std::optional<DType> roundsTo(UnaryOp op) {
+  for (DType t : {DType::bf16, DType::f16, DType::f8e4m3})
+    if (op == roundingTo(t))
+      return t;
+  return std::nullopt;
+}
+DType valueType(const Buffer &b) { return isNarrow(b->dtype) ? DType::f32 : b->dtype; }
 
 bool isImm(const Expr &e, int64_t *v) {
   if (e->kind != ExprKind::IntImm)
@@ -125,7 +133,7 @@ Expr immLike(double v, const Expr &like) {
 }
 
 Var makeVar(const std::string &name, DType t) {
-  GPTC_CHECK(!isStorageOnly(t), "variable of storage type {}", nameOf(t).str());
+  GPTC_CHECK(!isNarrow(t), "variable of storage type {}", nameOf(t).str());
   return std::make_shared<VarNode>(VarNode{name, t});
 }
 
@@ -153,7 +161,7 @@ Expr unary(UnaryOp op, Expr a) {
     GPTC_CHECK(f, "unary operator {} of an integer", int(op));
   else
     GPTC_CHECK(a->dtype != DType::pred, "arithmetic on a predicate");
-  if (op == UnaryOp::round_bf16 || op == UnaryOp::round_f16)
+  if (roundsTo(op))
     GPTC_CHECK(a->dtype == DType::f32, "rounding of {}", nameOf(a->dtype).str());
   if (a->kind == ExprKind::IntImm)
     return imm(evalUnaryInt(op, a->dtype, a->ival), a->dtype);
@@ -243,8 +251,8 @@ Expr select(Expr cond, Expr a, Expr b) {
 }
 
 Expr cast(DType t, Expr a) {
-  if (isStorageOnly(t))
-    return unary(t == DType::bf16 ? UnaryOp::round_bf16 : UnaryOp::round_f16, cast(DType::f32, std::move(a)));
+  if (isNarrow(t))
+    return unary(roundingTo(t), cast(DType::f32, std::move(a)));
   if (a->dtype == t)
     return a;
   if (a->kind == ExprKind::IntImm) {
@@ -260,7 +268,7 @@ Expr cast(DType t, Expr a) {
 }
 
 Expr bitcast(DType t, Expr a) {
-  GPTC_CHECK(!isStorageOnly(t) && t != DType::pred && a->dtype != DType::pred && sizeOf(t) == sizeOf(a->dtype),
+  GPTC_CHECK(!isNarrow(t) && t != DType::pred && a->dtype != DType::pred && sizeOf(t) == sizeOf(a->dtype),
              "bitcast from {} to {}", nameOf(a->dtype).str(), nameOf(t).str());
   if (a->dtype == t)
     return a;

@@ -5,10 +5,11 @@
 //   - Indices are i64 and count elements; a buffer is one-dimensional. Integers wrap; their division truncates. Shifts
 //     are logical, by less than the width of the dtype.
 //   - Float arithmetic is IEEE in the expression's type, never reassociated and never contracted: only Fma fuses. min
-//     and max return the second operand when either is NaN. Conversions to bf16 and f16 round to nearest even;
-//     a denormal f32 becomes a bf16 zero of its sign, as in x86's conversion. A cast of a float to an integer that
-//     cannot hold it gives an unspecified value.
-//   - Buffers of dtype bf16/f16 are storage: a Load yields f32 and a Store takes f32. No expression has these dtypes:
+//     and max return the second operand when either is NaN. Conversions to narrow types (bf16, f16, f8e4m3) round to
+//     nearest even; a denormal f32 becomes a bf16 zero of its sign, as in x86's conversion; what is beyond f8e4m3's
+//     largest number becomes that number. A cast of a float to an integer that cannot hold it gives an unspecified
+//     value.
+//   - Buffers of narrow types are storage: a Load yields f32 and a Store takes f32. No expression has these types:
 //     cast(bf16, e) rounds e and stays f32.
 //   - A u32 may hold a pair of bf16, the first in its low half. Pair rounds two f32 to a pair. LoadPair reads two
 //     elements of a bf16 buffer, at index and index + 1; the buffer must not be `reg`. Dot(acc, a, b), of an f32 and
@@ -72,6 +73,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -126,6 +128,7 @@ enum class UnaryOp : uint8_t {
   cos,
   round_bf16,
   round_f16,
+  round_e4m3,
   /// exp by a GPU's instruction for powers of two: with a relative error of at most 2^-22 + |x| 2^-23; results below
   /// 2^-126 may be 0. Exact for 0, infinities and NaN. On CPUs it is exp.
   exp_approx
@@ -296,7 +299,11 @@ struct Kernel {
   std::vector<Stmt> body;      // top-level statements, with a barrier between one and the next
 };
 
-/// The dtype that a Load of the buffer yields and a Store takes: f32 for bf16 and f16, else the buffer's dtype.
+/// The operator that rounds f32 to a narrow type.
+UnaryOp roundingTo(DType narrow);
+/// The narrow type to which an operator rounds; none for others.
+std::optional<DType> roundsTo(UnaryOp op);
+/// The dtype that a Load of the buffer yields and a Store takes: f32 for narrow types, else the buffer's dtype.
 DType valueType(const Buffer &b);
 /// Whether `e` is an immediate integer; stores its value in `v`.
 bool isImm(const Expr &e, int64_t *v = nullptr);

@@ -42,8 +42,9 @@ const char *nameOf(LoopKind k) {
 }
 
 const char *nameOf(UnaryOp op) {
-  constexpr const char *names[] = {"neg",   "abs", "sqrt", "rsqrt", "exp",        "exp2",      "log",       "tanh",
-                                   "floor", "not", "sin",  "cos",   "round_bf16", "round_f16", "exp_approx"};
+  constexpr const char *names[] = {"neg",        "abs",       "sqrt",       "rsqrt",     "exp", "exp2",
+                                   "log",        "tanh",      "floor",      "not",       "sin", "cos",
+                                   "round_bf16", "round_f16", "round_e4m3", "exp_approx"};
   return names[int(op)];
 }
 

@@ -17,7 +17,7 @@ struct Heads {
   static bool from(const Op &op, const Type &qkv, Heads &h, std::string &error) {
     h.queries = op.attrs.getInt("n_head");
     h.keyValues = op.attrs.getInt("n_kv_head", h.queries);
-    if (!isFloat(qkv.dtype) || qkv.rank() != 3)
+    if (!isArithmetic(qkv.dtype) || qkv.rank() != 3)
       return fail(error, "qkv must be a float tensor of three dimensions, not {}", qkv.str());
     h.factor = op.attrs.getFloat("scale");
     h.ofHeads = op.attrs.getInt("of_heads", 0) ? op.attrs.getInt("of_heads") : h.queries;

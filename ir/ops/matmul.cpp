@@ -48,7 +48,7 @@ bool inferMatmul(const Op &op, std::vector<Type> &types, std::string &error) {
     return fail(error, "batch = {} does not fit {}", batch, a.str());
   unsigned nb = unsigned(batch);
   for (unsigned i : {0u, 1u})
-    if (!expectFloat(op, i, error) || !expectRank(op, i, nb + 2, error))
+    if ((op.operand(i)->type.dtype != DType::f8e4m3 && !expectFloat(op, i, error)) || !expectRank(op, i, nb + 2, error))
       return false;
   if (a.dtype != b.dtype)
     return fail(error, "{} and {} differ in dtype", a.str(), b.str());
@@ -70,8 +70,9 @@ bool inferMatmul(const Op &op, std::vector<Type> &types, std::string &error) {
     return fail(error, "fold must not be negative");
 
   std::optional<DType> out = outDType(op);
-  if (!out || !isFloat(*out))
-    return fail(error, "out = {:?} is no float dtype", op.attrs.getString("out"));
+  if (!out || !isArithmetic(*out))
+    return fail(error, "out = {:?} is no float dtype to compute with",
+                out ? nameOf(*out).str() : op.attrs.getString("out"));
 
   Type y = (ta ? a.slice(0, nb) : a.slice(0, a.rank() - 1)).withDType(*out);
   if (ta)

@@ -31,7 +31,8 @@ bool expectSame(const Type &a, const Type &b, const char *what, std::string &err
 
 bool expectFloat(const Op &op, unsigned i, std::string &error) {
   const Type &t = op.operand(i)->type;
-  return isFloat(t.dtype) || fail(error, "operand {} must be of a float type, not {}", i, t.str());
+  return isArithmetic(t.dtype) || fail(error, "operand {} must be of a float type{}, not {}", i,
+                                       isFloat(t.dtype) ? " to compute with" : "", t.str());
 }
 
 bool expectInt(const Op &op, unsigned i, std::string &error) {
@@ -62,7 +63,7 @@ bool expectIndices(const Op &op, unsigned i, std::string &error) {
          fail(error, "operand {} must hold i32 or i64, not {}", i, t.str());
 }
 
-DType statDType(DType t) { return t == DType::bf16 || t == DType::f16 ? DType::f32 : t; }
+DType statDType(DType t) { return isNarrow(t) ? DType::f32 : t; }
 
 Type rowsOf(const Type &t) { return t.slice(0, t.rank() ? t.rank() - 1 : 0); }
 
@@ -96,6 +97,7 @@ double convert(double v, DType t) {
   case DType::f64:
   case DType::bf16:
   case DType::f16:
+  case DType::f8e4m3:
     return v;
   case DType::i32:
     return wrap(v, 0x1p32, -0x1p31);

@@ -304,7 +304,7 @@ bool ops::addLowCopy(const Op &op, std::vector<Type> &types, std::string &error)
   const std::string low = op.attrs.getString("low");
   if (low.empty())
     return true;
-  if (!lowCopyOf(op) || !isFloat(*lowCopyOf(op)))
+  if (!lowCopyOf(op) || !isArithmetic(*lowCopyOf(op)))
     return fail(error, "low = {:?} is no float dtype", low);
   types.push_back(op.operand(0)->type.withDType(*lowCopyOf(op)));
   return true;

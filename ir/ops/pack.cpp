@@ -13,7 +13,7 @@ using namespace ops;
 static int64_t ceilDiv(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 std::optional<Type> panelsOf(const Type &b, int64_t cols, bool tb) {
-  if (b.rank() != 2 || !isFloat(b.dtype) || cols < 1 || cols > maxPanelColumns)
+  if (b.rank() != 2 || !isArithmetic(b.dtype) || cols < 1 || cols > maxPanelColumns)
     return std::nullopt;
   const int64_t n = b.dim(tb ? 0 : 1), k = b.dim(tb ? 1 : 0), together = stepOfPanels(b.dtype);
   return Type(b.dtype, {Dim(ceilDiv(n, cols)), Dim(ceilDiv(k, together)), Dim(together * cols)});

@@ -17,7 +17,7 @@ namespace {
 
 bool inferBinary(const Op &op, std::vector<Type> &types, std::string &error) {
   const Type &a = op.operand(0)->type, &b = op.operand(1)->type;
-  if (a.dtype == DType::pred || (op.is(OpKind::div) && !isFloat(a.dtype)))
+  if (a.dtype == DType::pred || a.dtype == DType::f8e4m3 || (op.is(OpKind::div) && isInt(a.dtype)))
     return fail(error, "{} is not defined for {}", op.name().str(), a.str());
   Type y;
   if (!broadcastTypes(a, b, y, error))
@@ -130,7 +130,7 @@ OpDef binaryOp(OpKind kind, const char *name, const char *summary, BinaryOp bop)
 
 bool inferUnary(const Op &op, std::vector<Type> &types, std::string &error) {
   const Type &x = op.operand(0)->type;
-  if (!isFloat(x.dtype) && !(op.is(OpKind::neg) && x.dtype != DType::pred))
+  if (!isArithmetic(x.dtype) && !(op.is(OpKind::neg) && isInt(x.dtype) && x.dtype != DType::pred))
     return fail(error, "{} is not defined for {}", op.name().str(), x.str());
   types = {x};
   return true;

@@ -33,7 +33,7 @@ struct Parts {
   static bool from(const Op &op, const Type &qkv, Parts &p, std::string &error) {
     p.whole = op.attrs.getBool("whole");
     const int64_t heads = op.attrs.getInt("n_head"), keyHeads = op.attrs.getInt("n_kv_head", heads);
-    if (!isFloat(qkv.dtype) || qkv.rank() != (p.whole ? 3u : 4u))
+    if (!isArithmetic(qkv.dtype) || qkv.rank() != (p.whole ? 3u : 4u))
       return fail(error, "qkv must be a float tensor [B,T,{}], not {}", p.whole ? "(H+2Hkv)D" : "H+2Hkv,D", qkv.str());
     for (const Dim &d : qkv.dims)
       if (d.logical != d.padded)

@@ -146,6 +146,7 @@ struct PrecisionConfig {
   std::string params = "fp32";  // in forecasts also bf16 and fp16
   MomentType optimizerState = MomentType::fp32;
   Residual residual = Residual::fp32;
+  Fp8 fp8 = Fp8::off;
 };
 
 struct CompileConfig {
@@ -399,6 +400,9 @@ template <typename Table> void precisionKeys(Table &key, PrecisionConfig &p) {
   key("precision.residual", p.residual, Choice{allWords<Residual>()},
       "Format of the residual stream and its gradient between kernels. \"compute\" is that of precision.compute: fewer "
       "bytes, and every layer rounds the sum; with fp32 and tf32 the same as \"fp32\".");
+  key("precision.fp8", p.fp8, Choice{allWords<Fp8>()},
+      "Forward products of parameters that read 8-bit floats (e4m3): the classifier's, those of layers, or all. Needs "
+      "bf16, and of GPUs sm_89 or later.");
 }
 
 template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {

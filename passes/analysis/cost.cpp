@@ -63,12 +63,18 @@ KernelClass classOf(const Op &op) {
   return op.loc == "optimizer" ? KernelClass::optimizer : KernelClass::elementwise;  // passes/optimizer.cpp
 }
 
+static bool hasEights(llvm::StringRef arch) {
+  unsigned number = 0;
+  return arch.consume_front("sm_") && !arch.consumeInteger(10, number) && number >= eightsFrom;
+}
+
 MachineRates ratesOf(const GpuSheet &g) {
   MachineRates r;
   r.fp32 = 1e12 * g.fp32;
   r.tf32 = 1e12 * g.tf32;
   r.fp16 = 1e12 * g.half;
   r.bf16 = g.arch == "sm_75" ? r.fp32 : r.fp16;
+  r.fp8 = hasEights(g.arch) ? 2 * r.fp16 : r.fp32;
   r.dram = 0.9e9 * g.dram;
   r.cache = 2.5 * r.dram;
   r.cacheBytes = 0.5 * double(1 << 20) * g.l2;
@@ -92,7 +98,7 @@ MachineRates ratesOf(const Target &t) {
   r.fp32 = t.threads * clock * fmaPerCycle * 2 * t.lanes(DType::f32);
   // VDPBF16PS does two products per lane, an FMA one.
   r.bf16 = t.bf16Dot ? 2 * r.fp32 : r.fp32;
-  r.tf32 = r.fp16 = r.fp32;
+  r.tf32 = r.fp16 = r.fp8 = r.fp32;
   // A core streams about 30 GB/s from memory and, while other cores do so too, 55 GB/s from the last-level cache. About
   // ten cores saturate the memory.
   r.dram = 30e9 * std::min(t.threads, 10u);
@@ -107,7 +113,7 @@ MachineRates ratesOf(const Target &t, double measuredFp32) {
   if (t.isCuda())
     return r;
   r.bf16 *= measuredFp32 / r.fp32;
-  r.fp32 = r.tf32 = r.fp16 = measuredFp32;
+  r.fp32 = r.tf32 = r.fp16 = r.fp8 = measuredFp32;
   return r;
 }
 
@@ -115,12 +121,13 @@ MachineRates ratesOf(const Target &t, double measuredFp32) {
 static double productRate(const Op &op, const MachineRates &r) {
   if (op.attrs.getBool("tf32"))
     return r.tf32;
-  bool bf16 = true, fp16 = true;
+  bool bf16 = true, fp16 = true, fp8 = true;
   for (unsigned i : op.def().autocast.lowOperands) {
     bf16 &= op.operand(i)->type.dtype == DType::bf16;
     fp16 &= op.operand(i)->type.dtype == DType::f16;
+    fp8 &= op.operand(i)->type.dtype == DType::f8e4m3;
   }
-  return op.def().autocast.lowOperands.empty() ? r.fp32 : bf16 ? r.bf16 : fp16 ? r.fp16 : r.fp32;
+  return op.def().autocast.lowOperands.empty() ? r.fp32 : fp8 ? r.fp8 : bf16 ? r.bf16 : fp16 ? r.fp16 : r.fp32;
 }
 
 double contractionPeak(const Op &fused, const MachineRates &rates) {

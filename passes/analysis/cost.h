@@ -14,7 +14,7 @@ struct GpuSheet;
 /// Peak rates of a machine, of all threads together. A decision that uses them depends on no other property of the
 /// machine.
 struct MachineRates {
-  double fp32 = 0, tf32 = 0, bf16 = 0, fp16 = 0;  // peak FLOP/s by type of the factors; an FMA counts as two
+  double fp32 = 0, tf32 = 0, bf16 = 0, fp16 = 0, fp8 = 0;  // peak FLOP/s by type of factors; an FMA counts as two
   double dram = 0, cache = 0;  // bytes/s of a streaming kernel, from memory and from the last-level cache
   double host = 0;             // bytes/s of groups that the host runs for a GPU (offload); 0: as other groups
   double cacheBytes = 0;       // a kernel that moves at most this many bytes gets the bandwidth of the cache

@@ -211,7 +211,8 @@ Recompute::Recompute(Function &f, const MachineRates &rates) : impl(std::make_un
         isLate |= impl->late(user) && !user->is(OpKind::reshape);
         leaves |= !impl->late(user) && !user->is(OpKind::reshape) && user->layer != op->layer;
       }
-      if (isLate)
+      // A value of f8e4m3 has early users only. Dropped, it is made again for copies of those, rather than kept.
+      if (isLate || v->type.dtype == DType::f8e4m3)
         list.push_back({v, fmt::format("{}: {}", withoutLayer(op->loc), maker->name()), op->layer, leaves});
     }
   }

@@ -104,6 +104,7 @@ void addElements(DType t, void *to, const void *a, const void *b, size_t n) {
     return add<uint32_t>(to, a, b, n);
   case DType::i64:
     return add<uint64_t>(to, a, b, n);
+  case DType::f8e4m3:
   case DType::pred:
     break;
   }

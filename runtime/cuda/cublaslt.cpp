@@ -41,6 +41,8 @@ static LtType typeOf(DType t) {
     return ltBF16;
   case DType::f16:
     return ltF16;
+  case DType::f8e4m3:
+    return ltE4M3;
   default:
     GPTC_UNREACHABLE("{} in a library matmul", nameOf(t));
   }
@@ -90,6 +92,10 @@ MatmulCall::MatmulCall(LtHandle handle, const CublasLtMatmul &m, llvm::ArrayRef<
   set(ltEpilogue, int32_t(epilogueOf(m.epilogue)));
   if (m.bias >= 0)
     set(ltBiasPointer, params[m.bias]);
+  if (m.bias >= 0 && m.a.dtype == DType::f8e4m3)
+    set(ltBiasType, int32_t(ltBF16));
+  if (m.scale >= 0)
+    set(ltScaleA, params[m.scale]);
   if (m.aux >= 0) {
     set(ltAuxPointer, params[m.aux]);
     set(ltAuxLd, m.d.ld);

@@ -18,7 +18,7 @@ using LtLayout = struct LtLayoutImpl *;
 using LtPreference = struct LtPreferenceImpl *;
 
 enum LtStatus : int { ltSuccess = 0, ltAllocFailed = 3, ltInvalidValue = 7, ltNotSupported = 15 };
-enum LtType : int { ltF32 = 0, ltF16 = 2, ltBF16 = 14 };
+enum LtType : int { ltF32 = 0, ltF16 = 2, ltBF16 = 14, ltE4M3 = 28 };
 enum LtCompute : int { ltCompute32F = 68, ltComputeTF32 = 77 };
 enum LtDescAttribute : int {
   ltTransA = 3,
@@ -27,6 +27,8 @@ enum LtDescAttribute : int {
   ltBiasPointer = 8,
   ltAuxPointer = 11,
   ltAuxLd = 12,
+  ltScaleA = 17,
+  ltBiasType = 26,
 };
 enum LtLayoutAttribute : int { ltBatchCount = 5, ltBatchStride = 6 };
 enum LtPreferenceAttribute : int {

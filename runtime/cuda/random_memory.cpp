@@ -23,9 +23,10 @@ const RandomMemory::Pattern &RandomMemory::pattern(DType dtype) {
   const RandomKey key = randomKey(19, 0, uint32_t(dtype), 0);
   for (size_t i = 0; i < n; ++i) {
     const float v = float(randomBits(key, i)) * 0x1p-31f - 1.0f;
-    const uint32_t bits = dtype == DType::bf16  ? uint32_t(kir::bitsOfBF16(kir::roundBF16(v)))
-                          : dtype == DType::f16 ? uint32_t(kir::bitsOfF16(kir::roundF16(v)))
-                                                : 0;
+    const uint32_t bits = dtype == DType::bf16     ? uint32_t(kir::bitsOfBF16(kir::roundBF16(v)))
+                          : dtype == DType::f16    ? uint32_t(kir::bitsOfF16(kir::roundF16(v)))
+                          : dtype == DType::f8e4m3 ? uint32_t(kir::bitsOfE4M3(kir::roundE4M3(v)))
+                                                   : 0;
     if (dtype == DType::f32)
       std::memcpy(&host[i * size], &v, size);
     else
@@ -38,7 +39,7 @@ const RandomMemory::Pattern &RandomMemory::pattern(DType dtype) {
 }
 
 void RandomMemory::fill(DevicePtr at, size_t bytes, DType dtype) {
-  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16)
+  if (dtype != DType::f32 && !isNarrow(dtype))
     return gpu.d.check(gpu.d.memsetBytes(at, 0, bytes, gpu.stream), "cuMemsetD8Async");
   const Pattern &p = pattern(dtype);
   size_t filled = std::min(bytes, p.bytes);

@@ -50,7 +50,7 @@ template <typename Bits> NonFinite findNonFinite(const void *data, int64_t n, Bi
     std::memcpy(&b, static_cast<const Bits *>(data) + i, sizeof b);
     if ((b & exponent) != exponent)
       continue;
-    const bool isNan = Bits(b & ~sign) != exponent, negative = b & sign;
+    const bool isNan = Bits(b & ~sign) != exponent || sizeof(Bits) == 1, negative = b & sign;  // f8e4m3 has no infinity
     if (!isNan && negative && allowMinusInf)
       continue;
     return {i, isNan ? NAN : negative ? -INFINITY : INFINITY};
@@ -68,6 +68,8 @@ NonFinite findNonFinite(DType t, const void *data, int64_t n, bool allowMinusInf
     return findNonFinite<uint16_t>(data, n, 0x7f80, allowMinusInf);
   case DType::f16:
     return findNonFinite<uint16_t>(data, n, 0x7c00, allowMinusInf);
+  case DType::f8e4m3:
+    return findNonFinite<uint8_t>(data, n, 0x7f, allowMinusInf);
   default:
     return {};
   }

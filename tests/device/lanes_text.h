@@ -84,6 +84,15 @@ GPTC_KERNEL(roundings, 32)(Global<const unsigned> x, Global<unsigned> y) {
   store(y, at + 5, bitsOf(roundDown(v)));
   store(y, at + 6, bitsOf(magnitude(v)));
 }
+GPTC_KERNEL(eights, 32)(Global<const unsigned> x, Global<unsigned> y) {
+  const int lane = threadIndex(), at = lane * 4;
+  const float v = hard(x, lane) * (lane % 2 ? 1.0f : 0x1p-6f), w = hard(x, lane + 1);
+  const unsigned both = bitsOfE4M3Pair(v, w);
+  store(y, at, v != v ? 0u : both & 0xffu);
+  store(y, at + 1, w != w ? 0u : both >> 8);
+  store(y, at + 2, bitsOf(floatOfE4M3((unsigned char)(lane * 8 + 7))));
+  store(y, at + 3, bitsOf(roundE4M3(v)));
+}
 GPTC_KERNEL(arithmetic, 32)(Global<const unsigned> x, Global<unsigned> y) {
   const int lane = threadIndex(), at = lane * 9;
   const float v = hard(x, lane), w = hard(x, lane * 5 + 1);

@@ -69,6 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, Precision,
     testing::Values(Setting{"bf16", {"precision.compute=bf16"}},
                     Setting{"bf16_moments", {"precision.compute=bf16", "precision.optimizer_state=bf16"}},
+                    Setting{"fp8", {"precision.compute=bf16", "precision.fp8=all"}},
                     Setting{"bf16_residual", {"precision.compute=bf16", "precision.residual=compute"}},
                     Setting{"fp16_residual", {"precision.compute=fp16", "precision.residual=compute"}},
                     Setting{"fp32_moments_bf16", {"precision.optimizer_state=bf16"}},

@@ -105,6 +105,16 @@ TEST_F(RanksTest, APlanForOneIsMadeAnewForMoreAndBack) {
   EXPECT_TRUE(stateAfter(four, "back", 1) == expected);
 }
 
+// The largest magnitudes behind factors are those of the global batch, whoever has seen them.
+TEST_F(RanksTest, EightBitsOnOneTwoAndFourRanks) {
+  const std::vector<std::string> fp8 = {"precision.compute=bf16", "precision.fp8=all"};
+  const std::string one = compile("one", fp8), expected = stateAfter(one, "alone", 1);
+  EXPECT_NE(expected.find("amax."), std::string::npos);
+  EXPECT_TRUE(stateAfter(one, "two", 2) == expected);
+  EXPECT_TRUE(stateAfter(compile("four", {fp8[0], fp8[1], "parallel.data=4", "parallel.zero_stage=3"}), "four", 4) ==
+              expected);
+}
+
 // The plan that a restart needs is there already, but not for another plan in its place.
 TEST_F(RanksTest, APlanMadeAnewIsKept) {
   const std::string plan = compile("plan"), dir = w.path("out/plan-2-ranks");

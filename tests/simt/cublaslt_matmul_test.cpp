@@ -35,7 +35,7 @@ void evaluate(const CublasLtMatmul &l, std::vector<std::vector<double>> &memory)
       for (int64_t i = 0; i < l.m; ++i) {
         double sum = l.c ? at(*l.c, s, i, j) : 0;
         for (int64_t x = 0; x < l.k; ++x)
-          sum += at(l.a, s, i, x) * at(l.b, s, x, j);
+          sum += (l.scale < 0 ? 1 : memory[l.scale][0]) * at(l.a, s, i, x) * at(l.b, s, x, j);
         double *aux = l.aux < 0 ? nullptr : &memory[l.aux][size_t(j * l.d.ld + i)];
         switch (l.epilogue) {
         case Epilogue::none:
@@ -183,6 +183,33 @@ TEST(CublasLtMatmul, TakesWhatTheLibraryHas) {
       {"%a: f32[4,5]; %b: f32[5,4]", "%y = matmul %a, %b : f32[4,4]\n%z = add %y, %y : f32[4,4]\nyield %z",
        std::nullopt},
       {"%a: f64[3,5]; %b: f64[5,4]", "%y = matmul %a, %b : f64[3,4]\nyield %y", std::nullopt},
+      // Of f8e4m3: a factor, then a bias in bf16 and a residual; extents of 16, k along the rows of both.
+      {"%a: f8e4m3[2,16,32]; %b: f8e4m3[48,32]; %f: f32[]",
+       "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[2,16,48]\n%z = mul %y, %f : f32[2,16,48]\n"
+       "%l = cast %z {dtype=\"bf16\"} : bf16[2,16,48]\nyield %l",
+       Epilogue::none},
+      {"%a: f8e4m3[16,32]; %b: f8e4m3[48,32]; %f: f32[]; %c: bf16[48]; %r: f32[16,48]",
+       "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[16,48]\n%z = mul %f, %y : f32[16,48]\n"
+       "%w = cast %c {dtype=\"f32\"} : f32[48]\n%s = add %z, %w : f32[16,48]\n%o = add %r, %s : f32[16,48]\nyield %o",
+       Epilogue::bias, true},
+      {"%a: f8e4m3[16,32]; %b: f8e4m3[48,32]", "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[16,48]\nyield %y",
+       Epilogue::none},
+      {"%a: f8e4m3[16,32]; %b: f8e4m3[48,32]; %f: f32[]; %t: f32[16,48]",
+       "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[16,48]\n%z = mul %f, %t : f32[16,48]\nyield %z", std::nullopt},
+      {"%a: f8e4m3[16,24]; %b: f8e4m3[48,24]", "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[16,48]\nyield %y",
+       std::nullopt},
+      {"%a: f8e4m3[16,32]; %b: f8e4m3[32,48]", "%y = matmul %a, %b {out=\"f32\"} : f32[16,48]\nyield %y", std::nullopt},
+      {"%a: f8e4m3[16,32]; %b: f8e4m3[48,32]; %c: f32[48]",
+       "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[16,48]\n%s = add %y, %c : f32[16,48]\nyield %s", std::nullopt},
+      {"%a: f8e4m3[16,32]; %b: f8e4m3[48,32]; %f: f32[]; %c: bf16[48]",
+       "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[16,48]\n%w = cast %c {dtype=\"f32\"} : f32[48]\n"
+       "%s = add %y, %w : f32[16,48]\n%z = mul %s, %f : f32[16,48]\nyield %z",
+       std::nullopt},
+      {"%a: f8e4m3[16,32]; %b: f8e4m3[48,32]",
+       "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[16,48]\n%g = gelu_tanh %y : f32[16,48]\nyield %g",
+       std::nullopt},
+      {"%a: bf16[16,32]; %b: bf16[48,32]; %f: f32[]",
+       "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[16,48]\n%z = mul %y, %f : f32[16,48]\nyield %z", std::nullopt},
   };
   unsigned seed = 0;
   for (const Expected &e : cases) {
@@ -230,6 +257,52 @@ TEST(CublasLtMatmul, OfAModelProductsAreCalls) {
     const bool twoCopies = compute == std::string("bf16") && residual == std::string("fp32");
     EXPECT_EQ(others, twoCopies ? 2 : 0) << compute << ", residual stream " << residual;
     EXPECT_GT(calls, 5) << compute;
+  }
+}
+
+// With precision.fp8 forward products of a model are calls of f8e4m3 all the same, gelu behind them is a kernel of its
+// own, and padding below the classifier's weight is 0.
+TEST(CublasLtMatmul, OfAModelProductsInEightBitsAreCalls) {
+  Target target = cudaTarget("cuda:sm_90a");
+  target.features = "cublaslt";
+  for (bool tied : {true, false}) {
+    SmallGpt o;
+    o.width = 16, o.block = 8, o.tied = tied;
+    auto m = smallGpt(o);
+    m->attrs.set("compute", std::string("bf16"));
+    m->attrs.set("residual", std::string("compute"));
+    m->attrs.set("fp8", std::string("all"));
+    runPipeline(
+        *m, parsePipeline("pad-vocab{multiple=16},autodiff,optimizer,canonicalize,cse,dce,precision,fp8,fuse", &target),
+        {});
+    int eights = 0, columns = 0, forward = 0;
+    for (Op &op : m->function("train_step")->body) {
+      if (!op.is(OpKind::fused) || op.attrs.getString("kind") != "matmul")
+        continue;
+      const auto l = matchCublasLtMatmul(op);
+      ASSERT_TRUE(l) << print(op);
+      if (l->a.dtype != DType::f8e4m3)
+        continue;
+      ++eights;
+      EXPECT_GE(l->scale, 0) << print(op);
+      std::vector<Tensor> operands;
+      for (unsigned i = 0; i < op.numOperands(); ++i) {
+        Tensor t(op.operand(i)->type);
+        for (size_t k = 0; k < t.data.size(); ++k)
+          t.data[k] = double(int64_t((k + i) * 37 % 33) - 16) / 16;
+        operands.push_back(std::move(t));
+      }
+      expectMeaning(op, *l, operands, 0);
+      const Type &d = op.result(l->d.param - op.numOperands())->type;
+      columns += d.dim(-1) < d.padded(-1) && l->m == d.padded(-1);
+    }
+    for (const Op &op : m->function("train_step")->body)
+      if (op.is(OpKind::fused))
+        for (const Op &inner : *op.body)
+          forward += inner.is(OpKind::matmul) && inner.operand(0)->type.dtype == DType::f8e4m3;
+    EXPECT_GT(eights, 2);
+    EXPECT_EQ(eights, forward);
+    EXPECT_EQ(columns, 1) << "logits";
   }
 }
 

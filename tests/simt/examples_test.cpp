@@ -49,6 +49,10 @@ const Variant variants[] = {
     {{two, "model.dropout=0.1", "precision.compute=bf16", "precision.optimizer_state=bf16"}},
     {{oneMicroBatch, "precision.compute=bf16"}, true},
     {{oneMicroBatch, "precision.compute=bf16", "precision.residual=compute"}, true, "gpt2-124m"},
+    {{"train.global_batch_tokens=128", "precision.compute=bf16", "precision.fp8=all", "model.n_embd=64",
+      "model.block_size=32"},
+     true,
+     "gpt2-124m"},
     {{oneMicroBatch, "precision.compute=fp16"}, false, "llama-small"},
     {{oneMicroBatch, "precision.compute=tf32"}, false, "bloom-small"},
 };

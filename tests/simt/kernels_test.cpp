@@ -137,6 +137,45 @@ TEST(CudaText, AttentionOfLongRows) {
   }
 }
 
+// To f8e4m3 and back, by vectors and one by one, transposed too: every code, what lies between them and beyond them.
+TEST(CudaText, EightBits) {
+  std::vector<Case> cases;
+  auto add = [&](const char *args, const char *body, auto value) {
+    for (int vec : {1, 4, 16}) {
+      Group g = group("pointwise", args, body);
+      std::vector<Tensor> operands = randomOperands(g, 1);
+      for (size_t i = 0; i < operands[0].data.size(); ++i)
+        operands[0].data[i] = value(i);
+      Schedule s{.recipe = RecipeKind::pointwise};
+      s.vec = vec, s.threads = 64;
+      cases.push_back(makeCase(std::move(g), std::move(operands), s));
+    }
+  };
+  auto code = [](size_t i) { return double(kir::floatOfE4M3(uint8_t(i))); };
+  add("%x: f8e4m3[256]", "%y = cast %x {dtype=\"f32\"} : f32[256]\nyield %y", code);
+  add("%x: f32[1036]; %s: f32[]",
+      "%p = mul %x, %s : f32[1036]\n%y = cast %p {dtype=\"f8e4m3\"} : f8e4m3[1036]\nyield %y",
+      [&](size_t i) { return float(code(i / 4) * (1 + double(i % 4) * 0x1p-4)); });
+  add("%x: f32[37,64]",
+      "%t = transpose %x {perm=[1,0]} : f32[64,37]\n%y = cast %t {dtype=\"f8e4m3\"} : f8e4m3[64,37]\nyield %y",
+      [](size_t i) { return std::ldexp(double(i % 29) - 14, int(i % 23) - 13); });
+  check(cases);
+}
+
+// A library's product takes rows of padding along, if they are 0: of f8e4m3, which is made anew each time.
+TEST(CudaText, ZerosLieBelowRowsOfEightBits) {
+  const Target target = cudaTarget("cuda:sm_90a");
+  for (const char *type : {"f8e4m3", "bf16"}) {
+    const Group g = group("pointwise", "%x: f32[5->8,16]",
+                          fmt::format("%y = cast %x {{dtype=\"{0}\"}} : {0}[5->8,16]\nyield %y", type));
+    const LoweredGroup low = lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target);
+    std::vector<std::vector<double>> memory = {std::vector<double>(128, 3), std::vector<double>(128, -7)};
+    kir::interpret(low.kernel, memory);
+    for (size_t i = 0; i < 128; ++i)
+      EXPECT_EQ(memory[1][i], i < 80 ? 3 : *type == 'f' ? 0 : -7) << type << " " << i;
+  }
+}
+
 TEST(CudaText, RandomPointwiseGroups) {
   std::vector<Case> cases;
   for (unsigned seed = 0; seed < sized(24u, 60u); ++seed) {

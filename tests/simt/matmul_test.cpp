@@ -100,6 +100,18 @@ TEST(CudaMatmul, OrdersOfOperands) {
   check(cases);
 }
 
+// f8e4m3 by multiply-adds: copies of 16 bytes, of 4, and of single elements.
+TEST(CudaMatmul, EightBits) {
+  std::vector<Case> cases;
+  for (bool ta : {false, true})
+    for (bool tb : {false, true}) {
+      cases.push_back(matmulCase({48, 64, 80, "f8e4m3", ta, tb}));
+      cases.push_back(matmulCase({36, 44, 52, "f8e4m3", ta, tb}));
+      cases.push_back(matmulCase({35, 37, 39, "f8e4m3", ta, tb}));
+    }
+  check(cases);
+}
+
 TEST(CudaMatmul, FoldsBatchesAndInitialValues) {
   std::vector<Case> cases;
   for (const char *type : {"f32", "bf16", "tf32"}) {
@@ -268,9 +280,8 @@ TEST(CudaMatmul, CompilesForEveryGpuWithoutSpills) {
   if (!nvrtc)
     GTEST_SKIP() << why;
   const std::pair<const char *, std::vector<const char *>> gpus[] = {
-      {"cuda:sm_75", {"f16"}},          {"cuda:sm_80", {"f32", "bf16", "f16", "tf32"}},
-      {"cuda:sm_86", {"bf16"}},         {"cuda:sm_89", {"bf16"}},
-      {"cuda:sm_90a", {"bf16", "f32"}}, {"cuda:sm_100", {"bf16"}},
+      {"cuda:sm_75", {"f16"}},          {"cuda:sm_80", {"f32", "bf16", "f16", "tf32"}}, {"cuda:sm_86", {"bf16"}},
+      {"cuda:sm_89", {"bf16"}},         {"cuda:sm_90a", {"bf16", "f32", "f8e4m3"}},     {"cuda:sm_100", {"bf16"}},
       {"cuda:sm_120", {"bf16", "tf32"}}};
   OneIn some(3);
   for (const auto &[gpu, types] : gpus) {

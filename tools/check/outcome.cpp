@@ -20,11 +20,10 @@ Outcome interpretCalls(const Module &m, const Inputs &in) {
 }
 
 bool holdsNarrow(const Module &m) {
-  auto narrow = [](const Type &t) { return t.dtype == DType::bf16 || t.dtype == DType::f16; };
   std::function<bool(const Block &)> in = [&](const Block &b) {
     for (const Op &op : b) {
       for (unsigned i = 0; i < op.numResults(); ++i)
-        if (narrow(op.result(i)->type))
+        if (isNarrow(op.result(i)->type.dtype))
           return true;
       if (op.body && in(*op.body))
         return true;

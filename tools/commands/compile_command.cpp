@@ -125,6 +125,7 @@ void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t 
   row("precision", c.precision.compute + (c.precision.compute == "fp32" ? "" : ", parameters fp32") +
                        (c.precision.optimizerState == MomentType::fp32 ? "" : ", optimizer state bf16") +
                        (storesResidualLow(c) ? ", residual stream " + c.precision.compute : "") +
+                       (c.precision.fp8 == Fp8::off ? "" : fmt::format(", fp8 {}", nameOf(c.precision.fp8))) +
                        (c.precision.compute == "fp16" ? ", loss scaled" : "") +
                        (c.isAuto("precision.compute") ? " (compute auto)" : ""));
   row("optimizer", fmt::format("{}, {} of moments", c.optimizer.name, formatBytes(momentBytes(*plan.planned))));

@@ -25,6 +25,7 @@ MachineRates ratesOf(const DeviceSpec &d, double rows) {
   r.tf32 = d.peak("tf32");
   r.fp16 = d.peak("fp16");
   r.bf16 = d.peak("bf16");
+  r.fp8 = d.isCpu ? r.fp32 : 2 * r.bf16;  // by the data sheets of all GPUs that have it
   r.dram = d.bandwidth;
   r.cache = d.cacheBandwidth;
   r.cacheBytes = d.cacheBytes;
@@ -210,7 +211,7 @@ public:
     std::string passes = "canonicalize,cse,dce";
     if (software.paddedVocab)
       passes += ",pad-vocab";
-    passes += ",autodiff,optimizer,canonicalize,cse,dce,precision";
+    passes += ",autodiff,optimizer,canonicalize,cse,dce,precision,fp8";
     if (software.fusedKernels)
       passes += fmt::format(",recompute-cheap,fuse,order,remat{{budget=\"{}\"}},settle-writes,plan-memory", remat);
     PipelineOptions options;

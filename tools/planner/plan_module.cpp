@@ -6,6 +6,7 @@
 #include "frontends/model_builder.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "frontends/toml_config.h"
+#include "ir/gpu_sheets.h"
 #include "passes/remat.h"
 #include "runtime/cuda/cuda_executor.h"
 #include "runtime/tuning/tuning_records.h"
@@ -58,12 +59,23 @@ Target targetOf(const Config &config, bool &here) {
     return hostTarget();
   try {
     Target t = cudaTarget(here ? "cuda:" + cuda::architectureHere() : config.compile.target);
+    if (config.precision.fp8 != Fp8::off && t.architecture < eightsFrom)
+      throw UserError(
+          ErrorCode::Contradiction,
+          fmt::format("tensor cores of {} do not multiply 8-bit floats, which precision.fp8 asks for", t.cpu),
+          fmt::format("GPUs from sm_{} on do; bf16 is the type without precision.fp8", eightsFrom));
     if (config.compile.libraryCalls == "auto") {
       if (CudaLibrary::find(CudaLibraryId::cublasLt))
         t.features = "cublaslt";
       if (!cuda::cudnnFrontend().empty() && CudaLibrary::find(CudaLibraryId::cudnn))
         t.features += t.features.empty() ? "cudnn" : ",cudnn";
     }
+    if (config.precision.fp8 != Fp8::off && !t.callsLibrary())
+      throw UserError(
+          ErrorCode::Contradiction,
+          "products of 8-bit floats, which precision.fp8 asks for, are calls of cuBLASLt, and this plan has none",
+          config.compile.libraryCalls == "auto" ? "`gptc doctor --target cuda` says how to get it"
+                                                : "compile.library_calls = \"auto\" allows them");
     return t;
   } catch (UserError &e) {
     e.diagnostics[0].where = config.where("compile.target");

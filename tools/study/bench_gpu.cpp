@@ -57,6 +57,8 @@ std::string computeOf(const Op &fused) {
     return "bf16";
   case DType::f16:
     return "fp16";
+  case DType::f8e4m3:
+    return "";  // no roof is measured
   default:
     for (const Op &op : *fused.body)
       if (op.attrs.getBool("tf32"))

@@ -19,6 +19,7 @@ template <class T> using Global = T *;
 template <class T> GPTC_FUNCTION Global<T> globalAt(unsigned long long address) { return reinterpret_cast<T *>(address); }
 struct bf16 { unsigned short bits; };
 struct f16 { unsigned short bits; };
+struct f8e4m3 { unsigned char bits; };
 
 // Kernels that overlap, where the launch allows it. A kernel waits for the end of the one before it, and of all before
 // that one, before it accesses memory. The next one may start, to wait likewise, when all threads have said so.
@@ -99,6 +100,21 @@ GPTC_FUNCTION unsigned short bitsOfBF16(float v) {
                                                      : u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 #endif
 }
+
+#if __CUDA_ARCH__ >= 890
+// As in common.cuh, which has them for other GPUs.
+#define GPTC_E4M3
+GPTC_FUNCTION unsigned short bitsOfE4M3Pair(float low, float high) {
+  unsigned short r;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low));
+  return r;
+}
+GPTC_FUNCTION float floatOfE4M3(unsigned char bits) {
+  unsigned r;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"((unsigned short)bits));
+  return floatOfF16((unsigned short)r);
+}
+#endif
 
 // Elements, and packs of them in one access, as they lie in memory.
 template <class T, class I> GPTC_FUNCTION T readRaw(const T *p, I i) { return p[i]; }

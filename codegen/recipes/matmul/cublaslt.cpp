@@ -7,6 +7,7 @@
 #include "codegen/cublaslt_matmul.h"
 
 #include "codegen/recipes/matmul/matmul.h"
+#include "codegen/recipes/pointwise.h"
 #include "ir/facts.h"
 
 namespace gptc {
@@ -15,8 +16,8 @@ namespace {
 
 using Epilogue = CublasLtMatmul::Epilogue;
 
-/// Whether a GPU finds zeros past the logical extents of `v`: of states, where they stay (passes/pad_vocab.cpp), and
-/// behind the rows that the row recipe stores.
+/// Whether a GPU finds zeros past the logical extents of `v`: of states, where they stay (passes/pad_vocab.cpp), behind
+/// the rows that the row recipe stores, and below those of f8e4m3 that the pointwise recipe stores.
 bool paddingIsZero(const Value &v) {
   if (v.type.paddedElements() == v.type.elements())
     return true;
@@ -24,6 +25,8 @@ bool paddingIsZero(const Value &v) {
     return false;
   if (v.def->is(OpKind::read))
     return true;
+  if (v.def->is(OpKind::fused) && kindOf(*v.def) == RecipeKind::pointwise && !runsOnHost(*v.def))
+    return zeroesRowsBelow(v.type);
   const Dim last = v.type.dims.back();
   const bool onlyLast = v.type.paddedElements() * last.logical == v.type.elements() * last.padded;
   return onlyLast && v.def->is(OpKind::fused) && kindOf(*v.def) == RecipeKind::row && !runsOnHost(*v.def) &&
@@ -37,7 +40,7 @@ public:
   std::optional<CublasLtMatmul> run() {
     if (kindOf(fused) != RecipeKind::matmul || !matmul::Problem::read(fused, p).empty())
       return std::nullopt;
-    if (p.stored == DType::f64)
+    if (p.stored == DType::f64 || (eights() && !takesEights()))
       return std::nullopt;
     sum = p.anchor->result();
     for (const Op &op : *fused.body)
@@ -46,6 +49,8 @@ public:
     if (!outputs())
       return std::nullopt;
     takePadding();
+    if (eights() && (p.m % 16 || p.n % 16 || p.k % 16))
+      return std::nullopt;
     call();
     return c;
   }
@@ -58,6 +63,11 @@ private:
   const Value *kept = nullptr;  // the operand of gelu, before a cast
   int residual = -1;
   DType out = DType::f32;
+
+  bool eights() const { return p.stored == DType::f8e4m3; }
+  bool takesEights() const { return p.tb && !p.ta && p.batch == 1 && p.init < 0 && !p.columnSum; }
+  /// The type of the bias.
+  DType biasType() const { return eights() ? DType::bf16 : out; }
 
   /// The operand of the cast that gives `v`, or `v` itself.
   static const Value *uncast(const Value *v) { return v->def && v->def->is(OpKind::cast) ? v->def->operand(0) : v; }
@@ -72,7 +82,14 @@ private:
   bool step(const Op &op) {
     if (op.is(OpKind::cast))  // checked at its use: of the sum, of gelu's operand, or of an operand of the group
       return true;
-    if (op.is(OpKind::add)) {
+    if (op.is(OpKind::mul) && eights() && sum == p.anchor->result() && c.scale < 0) {
+      const bool first = op.operand(0) == sum;
+      const Value *factor = op.operand(first ? 1 : 0);
+      c.scale = argument(factor);
+      if ((!first && op.operand(1) != sum) || c.scale < 0 || !factor->type.isScalar() ||
+          typeOf(c.scale).dtype != DType::f32)
+        return false;
+    } else if (op.is(OpKind::add)) {
       const bool first = op.operand(0) == sum;
       if (!first && op.operand(1) != sum)
         return false;
@@ -86,6 +103,8 @@ private:
         residual = arg;
       else
         return false;
+    } else if (eights()) {
+      return false;
     } else if (op.is(OpKind::gelu_tanh) && op.operand(0) == sum && c.epilogue <= Epilogue::bias && residual < 0) {
       kept = sum;
       c.epilogue = c.bias < 0 ? Epilogue::gelu : Epilogue::geluBias;
@@ -116,7 +135,7 @@ private:
       else
         return false;
     }
-    if (d < 0 || (out != DType::f32 && out != p.stored))
+    if (d < 0 || (out != DType::f32 && out != (eights() ? DType::bf16 : p.stored)))
       return false;
     if (p.columnSum) {
       if (c.epilogue != Epilogue::none || p.columnSum->numOperands() > 1)
@@ -129,7 +148,7 @@ private:
     if (c.aux >= 0 && typeOf(d).padded(-1) % 8 != 0)  // CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD
       return false;
     auto isOut = [&](int param) { return param < 0 || typeOf(param).dtype == out; };
-    return isOut(c.bias) && isOut(c.aux) && isOut(residual) && isOut(p.init) &&
+    return (c.bias < 0 || typeOf(c.bias).dtype == biasType()) && isOut(c.aux) && isOut(residual) && isOut(p.init) &&
            (p.batch == 1 || (c.epilogue == Epilogue::none && residual < 0 && p.init < 0));
   }
 

@@ -37,6 +37,9 @@ struct bf16 {
 struct f16 {
   unsigned short bits;
 };
+struct f8e4m3 {
+  unsigned char bits;
+};
 /// A thread's own array: what is read was stored before.
 template <class T, int N> struct Private {
   const char *name;

@@ -83,6 +83,13 @@ TEST_F(CublasLtTest, ProductsMeanWhatTheirGroupsMean) {
       {"%a: bf16[2,4,3]; %d: bf16[2,4,5]",
        "%w = cast %d {dtype=\"f32\"} : f32[2,4,5]\n%s = reduce_sum %w {fold=4, lead=2} : f32[5]\n"
        "%y = matmul %a, %d {ta=true, fold=4, out=\"f32\"} : f32[3,5]\nyield %s, %y"},
+      {"%a: f8e4m3[2,16,32]; %b: f8e4m3[48,32]; %f: f32[]",
+       "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[2,16,48]\n%z = mul %y, %f : f32[2,16,48]\n"
+       "%l = cast %z {dtype=\"bf16\"} : bf16[2,16,48]\nyield %l"},
+      {"%a: f8e4m3[16,32]; %b: f8e4m3[48,32]; %f: f32[]; %c: bf16[48]; %r: f32[16,48]",
+       "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[16,48]\n%z = mul %f, %y : f32[16,48]\n"
+       "%w = cast %c {dtype=\"f32\"} : f32[48]\n%s = add %z, %w : f32[16,48]\n%o = add %r, %s : f32[16,48]\n"
+       "yield %o"},
   };
   for (auto [args, body] : groups) {
     Group g = group("matmul", args, body);
@@ -185,6 +192,7 @@ TEST(CublasLtHeader, NumbersAgree) {
   EXPECT_EQ(int(ltF32), CUDA_R_32F);
   EXPECT_EQ(int(ltF16), CUDA_R_16F);
   EXPECT_EQ(int(ltBF16), CUDA_R_16BF);
+  EXPECT_EQ(int(ltE4M3), CUDA_R_8F_E4M3);
   EXPECT_EQ(int(ltCompute32F), CUBLAS_COMPUTE_32F);
   EXPECT_EQ(int(ltComputeTF32), CUBLAS_COMPUTE_32F_FAST_TF32);
   EXPECT_EQ(int(ltTransA), CUBLASLT_MATMUL_DESC_TRANSA);
@@ -193,6 +201,8 @@ TEST(CublasLtHeader, NumbersAgree) {
   EXPECT_EQ(int(ltBiasPointer), CUBLASLT_MATMUL_DESC_BIAS_POINTER);
   EXPECT_EQ(int(ltAuxPointer), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
   EXPECT_EQ(int(ltAuxLd), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD);
+  EXPECT_EQ(int(ltScaleA), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER);
+  EXPECT_EQ(int(ltBiasType), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE);
   EXPECT_EQ(int(ltBatchCount), CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT);
   EXPECT_EQ(int(ltBatchStride), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
   EXPECT_EQ(int(ltMaxWorkspace), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);

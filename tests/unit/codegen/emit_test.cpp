@@ -103,22 +103,24 @@ TEST(Emit, InPlaceParametersMayBeTheSame) {
   EXPECT_EQ(v[1], 4);
 }
 
-TEST(Emit, RoundsToBF16AndF16) {
+TEST(Emit, RoundsToNarrowTypes) {
   const int64_t n = 1 << 16;
-  Buffer x = input("x", n, DType::u32), bf = output("bf", n, DType::bf16), r = output("r", n), h = output("h", n);
+  Buffer x = input("x", n, DType::u32), bf = output("bf", n, DType::bf16), r = output("r", n), h = output("h", n),
+         e8 = output("e8", n, DType::f8e4m3), q = output("q", n);
   Var i = makeVar("i");
   Expr v = bitcast(DType::f32, load(x, ref(i)));
   Kernel k{"round",
-           {x, bf, r, h},
+           {x, bf, r, h, e8, q},
            {loop(LoopKind::vector, i, imm(n),
-                 {store(bf, ref(i), v), store(r, ref(i), cast(DType::bf16, v)), store(h, ref(i), cast(DType::f16, v))},
+                 {store(bf, ref(i), v), store(r, ref(i), cast(DType::bf16, v)), store(h, ref(i), cast(DType::f16, v)),
+                  store(e8, ref(i), v), store(q, ref(i), cast(DType::f8e4m3, v))},
                  16)}};
   // By the CPU's conversions, and without them.
   for (const char *mask : {"", "-avx512bf16", "-avx512f", "-avx"}) {
     Jit jit(maskedTarget(mask), "");
     CompiledKernel c = compile(jit, k);
     for (uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu, 0x1000u}) {
-      std::vector<std::vector<double>> b(4, std::vector<double>(n));
+      std::vector<std::vector<double>> b(6, std::vector<double>(n));
       for (int64_t j = 0; j < n; ++j)
         b[0][j] = uint32_t(j) << 16 | low;
       runKernel(k, c, b);
@@ -127,8 +129,31 @@ TEST(Emit, RoundsToBF16AndF16) {
         ASSERT_TRUE(sameNumber(b[1][j], roundBF16(f))) << mask << f;
         ASSERT_TRUE(sameNumber(b[2][j], roundBF16(f))) << mask << f;
         ASSERT_TRUE(sameNumber(b[3][j], roundF16(f))) << mask << f << " gave " << b[3][j];
+        ASSERT_TRUE(sameNumber(b[4][j], roundE4M3(f))) << mask << f << " gave " << b[4][j];
+        ASSERT_TRUE(sameNumber(b[5][j], roundE4M3(f))) << mask << f << " gave " << b[5][j];
       }
     }
+  }
+}
+
+TEST(Emit, LoadsEightBits) {
+  Buffer x = input("x", 256, DType::f8e4m3), y = output("y", 256);
+  Var i = makeVar("i");
+  for (int width : {1, 16}) {
+    Kernel k{"load",
+             {x, y},
+             {loop(width > 1 ? LoopKind::vector : LoopKind::serial, i, imm(256),
+                   {store(y, ref(i), load(x, ref(i)) * fimm(2))}, width)}};
+    Jit jit(hostTarget(1), "");
+    const CompiledKernel c = compile(jit, k);
+    uint8_t codes[256];
+    float out[256];
+    for (int j = 0; j < 256; ++j)
+      codes[j] = uint8_t(j);
+    void *params[] = {codes, out};
+    c.phases[0].run(params, 0, c.phases[0].tasks);
+    for (int j = 0; j < 256; ++j)
+      ASSERT_TRUE(sameNumber(out[j], 2 * floatOfE4M3(uint8_t(j)))) << j;
   }
 }
 

@@ -57,6 +57,8 @@ private:
       return as<uint16_t>(i, kir::bitsOfBF16(float(v)));
     case DType::f16:
       return as<uint16_t>(i, kir::bitsOfF16(float(v)));
+    case DType::f8e4m3:
+      return as<uint8_t>(i, kir::bitsOfE4M3(float(v)));
     case DType::i32:
       return as<int32_t>(i, v);
     case DType::u32:
@@ -79,6 +81,8 @@ private:
       return kir::floatOfBF16(as<uint16_t>(i));
     case DType::f16:
       return kir::floatOfF16(as<uint16_t>(i));
+    case DType::f8e4m3:
+      return kir::floatOfE4M3(as<uint8_t>(i));
     case DType::i32:
       return as<int32_t>(i);
     case DType::u32:

@@ -60,6 +60,13 @@ TEST(Kernel, RoundsStorageTypes) {
   EXPECT_EQ(cast(DType::f16, fimm(0x1.8p-25))->fval, 0x1p-24);
   EXPECT_EQ(cast(DType::f16, fimm(-1.0009765625 - 0x1p-11))->fval, -1.001953125);
   EXPECT_EQ(cast(DType::f16, fimm(1))->dtype, DType::f32);
+  EXPECT_EQ(cast(DType::f8e4m3, fimm(17))->fval, 16);  // tie to even
+  EXPECT_EQ(cast(DType::f8e4m3, fimm(19))->fval, 20);
+  EXPECT_EQ(cast(DType::f8e4m3, fimm(-1e30))->fval, -448);
+  EXPECT_EQ(cast(DType::f8e4m3, fimm(std::numeric_limits<double>::infinity()))->fval, 448);
+  EXPECT_EQ(cast(DType::f8e4m3, fimm(0x1p-10))->fval, 0);
+  EXPECT_EQ(cast(DType::f8e4m3, fimm(0x1.8p-10))->fval, 0x1p-9);
+  EXPECT_EQ(cast(DType::f8e4m3, fimm(1))->dtype, DType::f32);
 }
 
 TEST(Kernel, BitsOfStorageTypes) {
@@ -72,6 +79,28 @@ TEST(Kernel, BitsOfStorageTypes) {
   EXPECT_EQ(bitsOfF16(1.5f), 0x3e00);
   EXPECT_EQ(floatOfF16(0x8001), -0x1p-24f);
   EXPECT_EQ(bitsOfBF16(-2.0f), 0xc000);
+}
+
+// The numbers of OFP8's table, and for any float the nearest of them: of two as near, the one with an even code.
+TEST(Kernel, EightBits) {
+  EXPECT_EQ(floatOfE4M3(0x7e), 448);
+  EXPECT_EQ(floatOfE4M3(0x08), 0x1p-6f);
+  EXPECT_EQ(floatOfE4M3(0x01), 0x1p-9f);
+  EXPECT_EQ(floatOfE4M3(0xc5), -3.25f);
+  EXPECT_TRUE(std::signbit(floatOfE4M3(0x80)) && floatOfE4M3(0x80) == 0);
+  EXPECT_TRUE(std::isnan(floatOfE4M3(0x7f)) && std::isnan(floatOfE4M3(0xff)));
+  for (unsigned code = 0; code < 256; ++code) {
+    const float f = floatOfE4M3(uint8_t(code));
+    ASSERT_EQ(bitsOfE4M3(f), code);
+    ASSERT_TRUE(f != f || roundE4M3(f) == f) << code;
+    if ((code & 0x7f) >= 0x7e)
+      continue;
+    const float next = floatOfE4M3(uint8_t(code + 1)), middle = (f + next) / 2, beyond = std::nextafter(middle, next);
+    ASSERT_EQ(roundE4M3(middle), code % 2 ? next : f) << code;
+    ASSERT_EQ(roundE4M3(beyond), next) << code;
+    ASSERT_EQ(roundE4M3(std::nextafter(middle, 0.0f)), f) << code;
+  }
+  EXPECT_TRUE(std::isnan(roundE4M3(std::numeric_limits<float>::quiet_NaN())));
 }
 
 TEST(Kernel, RejectsMixedTypes) {

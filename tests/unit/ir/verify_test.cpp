@@ -96,6 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
         Slip{"decay=true", "decay=true, cut_tensor=[1, 16, 16, 8]", "`cut_tensor` must be"},
         Slip{"decay=true", "decay=true, cut_tensor=[1, 16, 16, 13, 3]", "`cut_tensor` must be"},
         Slip{"decay=true", "decay=true, cut_data=[0, 8, 8, 8], cut_tensor=[0, 4, 4, 4]", "`cut_tensor` must be"},
+        Slip{"state @w", "state @q : f8e4m3[4,8] {kind=\"moment\"}\nstate @w", "no state is f8e4m3"},
         Slip{"kind=\"param\"", "kind=3", "attribute 'kind'"}, Slip{"value=3", "at=-64", "attribute 'at'"},
         // read and write
         Slip{"read @w", "read @v", "unknown state @v"}, Slip{"write @w", "write @v", "unknown state @v"},

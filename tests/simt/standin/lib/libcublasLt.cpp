@@ -1,7 +1,8 @@
 // A stand-in for libcublasLt.so.13, on the stand-in driver: products in f32, one after the other, when their stream
 // gets to them. It takes what cublasLt.h documents and refuses the rest: handles that are none, shapes that do not fit,
-// types that go not together, epilogues without what they need, an algorithm that was proposed for another product,
-// operands that 16 bytes do not divide and workspaces that 256 do not.
+// types that go not together, f8e4m3 in another order or of sizes that 16 does not divide, epilogues without what they
+// need, an algorithm that was proposed for another product, operands that 16 bytes do not divide and workspaces that
+// 256 do not.
 //
 // It proposes two algorithms, which add in opposite orders; the second needs a workspace. GPTC_STANDIN_SLOW=1: which of
 // them (0 or 1) takes 50 ms longer, on the clock of events only. GPTC_STANDIN_OTHER=1: the algorithms are described
@@ -24,7 +25,8 @@ struct LtContext {};
 struct LtDescImpl {
   LtCompute compute;
   int32_t transA = 0, transB = 0, epilogue = ltEpilogueDefault;
-  DevicePtr bias = 0, aux = 0;
+  DevicePtr bias = 0, aux = 0, scaleA = 0;
+  int32_t biasType = -1;
   int64_t auxLd = 0;
 };
 struct LtLayoutImpl {
@@ -65,13 +67,15 @@ template <class T> LtStatus put(T &to, const void *value, size_t bytes) {
   return ltSuccess;
 }
 
-size_t sizeOf(LtType t) { return t == ltF32 ? 4 : 2; }
+size_t sizeOf(LtType t) { return t == ltF32 ? 4 : t == ltE4M3 ? 1 : 2; }
 float loadAt(LtType t, const std::byte *p, int64_t i) {
   if (t == ltF32) {
     float v;
     std::memcpy(&v, p + 4 * i, 4);
     return v;
   }
+  if (t == ltE4M3)
+    return fromE4M3(uint8_t(p[i]));
   uint16_t bits;
   std::memcpy(&bits, p + 2 * i, 2);
   return t == ltF16 ? fromF16(bits) : fromBF16(bits);
@@ -98,6 +102,7 @@ struct Product {
 
   bool biased() const { return desc.epilogue & 4 || desc.epilogue == ltEpilogueBiasGradA; }
   bool keeps() const { return desc.epilogue & 128; }
+  LtType biasType() const { return desc.biasType < 0 ? d.type : LtType(desc.biasType); }
 
   /// Whether the library has such a product.
   LtStatus judge() {
@@ -108,7 +113,16 @@ struct Product {
     for (const LtLayoutImpl *l : {&a, &b, &c, &d})
       if (l->rows < 1 || l->cols < 1 || l->ld < l->rows || l->batch != d.batch)
         return wrong();
-    if (a.type != b.type || c.type != d.type || (d.type != ltF32 && d.type != a.type) ||
+    if (a.type == ltE4M3) {
+      const std::set<int> taken = {ltEpilogueDefault, ltEpilogueBias};
+      if (!desc.transA || desc.transB || m % 16 || n % 16 || k % 16 || !taken.count(desc.epilogue) || d.batch > 1 ||
+          (biased() && desc.biasType != ltBF16))
+        return ltNotSupported;
+    } else if (desc.scaleA || desc.biasType >= 0) {
+      return wrong();
+    }
+    const LtType narrow = a.type == ltE4M3 ? ltBF16 : a.type;
+    if (a.type != b.type || c.type != d.type || (d.type != ltF32 && d.type != narrow) ||
         (desc.compute == ltComputeTF32 && a.type != ltF32) ||
         (desc.compute != ltComputeTF32 && desc.compute != ltCompute32F))
       return ltNotSupported;
@@ -166,7 +180,7 @@ std::string multiply(const Call &call, Resolve memory) {
     return span(at, (l.batch - 1) * l.stride + (l.cols - 1) * l.ld + l.rows, l.type, what);
   };
   auto vector = [&](DevicePtr at, int64_t n, const char *what) {
-    return span(reinterpret_cast<void *>(at), n, p.d.type, what);
+    return span(reinterpret_cast<void *>(at), n, what == std::string_view("bias") ? p.biasType() : p.d.type, what);
   };
   const std::byte *pa = matrix(call.a, p.a, "A"), *pb = matrix(call.b, p.b, "B");
   auto constant = [](const std::byte *at, const LtLayoutImpl &l) {
@@ -179,6 +193,12 @@ std::string multiply(const Call &call, Resolve memory) {
   std::byte *pd = matrix(call.d, p.d, "D");
   std::byte *bias = p.biased() ? vector(p.desc.bias, p.m, "bias") : nullptr;
   std::byte *aux = p.keeps() ? vector(p.desc.aux, (p.n - 1) * p.desc.auxLd + p.m, "aux") : nullptr;
+  float scale = 1;
+  const std::byte *factor = p.desc.scaleA ? memory(p.desc.scaleA, sizeof scale) : nullptr;
+  if (factor)
+    std::memcpy(&scale, factor, sizeof scale);
+  else if (p.desc.scaleA)
+    problem = "cublasLtMatmul: the factor of A is nowhere";
   if (call.second)
     span(call.workspace, secondWorkspace / 4, ltF32, "workspace");
   if (!problem.empty())
@@ -197,10 +217,11 @@ std::string multiply(const Call &call, Resolve memory) {
           const int64_t at = call.second ? p.k - 1 - x : x;
           sum = std::fma(ofA(s, i, at), ofB(s, at, j), sum);
         }
+        sum *= scale;
         if (pc)
           sum += loadAt(p.c.type, pc, s * p.c.stride + j * p.c.ld + i);
         if (p.desc.epilogue & 4)
-          sum += loadAt(p.d.type, bias, i);
+          sum += loadAt(p.biasType(), bias, i);
         const int64_t kept = j * p.desc.auxLd + i;
         if (p.desc.epilogue == ltEpilogueGeluGrad)
           sum *= geluSlope(loadAt(p.d.type, aux, kept));
@@ -250,6 +271,10 @@ LtStatus cublasLtMatmulDescSetAttribute(LtDesc desc, LtDescAttribute attribute, 
     return put(desc->aux, value, bytes);
   case ltAuxLd:
     return put(desc->auxLd, value, bytes);
+  case ltScaleA:
+    return put(desc->scaleA, value, bytes);
+  case ltBiasType:
+    return put(desc->biasType, value, bytes);
   }
   return wrong();
 }

@@ -19,6 +19,13 @@ inline uint16_t toBF16(float v) {
   u = v != v ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u);
   return uint16_t(u >> 16);
 }
+inline float fromE4M3(uint8_t bits) {
+  const unsigned exponent = bits >> 3 & 15, fraction = bits & 7;
+  const float v = exponent == 15 && fraction == 7 ? __builtin_nanf("")
+                  : exponent                      ? __builtin_ldexpf(float(8 + fraction), int(exponent) - 10)
+                                                  : __builtin_ldexpf(float(fraction), -9);
+  return bits & 0x80 ? -v : v;
+}
 inline float fromF16(uint16_t bits) {
   _Float16 v;
   std::memcpy(&v, &bits, 2);
