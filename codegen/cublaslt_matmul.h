@@ -15,7 +15,7 @@
 // gelu's operand have one type, which is that of the factors or f32 (cublasLt.h of CUDA 13:
 // CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, _EPILOGUE_AUX_DATA_TYPE). So a group with an f32 bias and bf16 results is not
 // supported. Factors in f8e4m3 (cuBLAS's documentation of cublasLtMatmul, "FP8 kernels"): C and D are bf16 or f32, the
-// bias is bf16, k runs along the rows of both, and m, n and k are multiples of 16.
+// bias is bf16, k runs along the rows of both, and 16 divides k and m.
 //
 // The library chooses the order of sums. It is the same for one version, algorithm and GPU, but may change with the
 // batch size. The order in generated kernels does not (docs/architecture.md).

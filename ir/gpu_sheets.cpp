@@ -46,6 +46,11 @@ static constexpr GpuSheet sheets[] = {
     {"RTX 5090", "sm_120", 104.8, 104.8, 209.5, 1792, 96, 32, 170},
 };
 
+bool multipliesEights(llvm::StringRef arch) {
+  unsigned number = 0;
+  return arch.consume_front("sm_") && !arch.consumeInteger(10, number) && number >= eightsFrom;
+}
+
 int GpuSheet::fp32Lanes() const { return arch == "sm_75" || arch == "sm_80" ? 64 : 128; }
 
 llvm::ArrayRef<GpuSheet> gpuSheets() { return sheets; }

@@ -11,6 +11,8 @@ namespace gptc {
 
 /// The first architecture whose tensor cores multiply f8e4m3, at twice the rate of f16 by all data sheets.
 constexpr unsigned eightsFrom = 89;
+/// Whether the tensor cores of "sm_90a" and the like do.
+bool multipliesEights(llvm::StringRef arch);
 
 struct GpuSheet {
   llvm::StringRef name;     // words that all occur in the names of these GPUs

@@ -4,13 +4,12 @@
 // and NVIDIA's Transformer Engine have it:
 //
 //   1. A product qualifies if both operands are bf16, the second is read from a state, and it stands before the first
-//      op of @train_step or @accumulate whose name says that it makes gradients. On GPUs 16 must divide its sizes, as
-//      cuBLASLt asks.
+//      op of @train_step or @accumulate whose name says that it makes gradients. On GPUs 16 must divide the sizes of
+//      the weight, as cuBLASLt asks.
 //   2. An activation x becomes cast(x * s). The state "amax.NAME" holds the largest magnitude that x had of late, from
 //      which quantize_scale makes s. NAME is the parameter of the first product that reads x.
 //   3. A weight is copied likewise, in the order [N,K], which is the only one that cuBLASLt takes. Its factor is that
-//   of
-//      its largest magnitude now, as it is at hand.
+//      of its largest magnitude now, as it is at hand.
 //   4. The product's result is multiplied by both inverse factors. All factors are powers of two.
 //   5. Where cuBLASLt computes the product, biases are bf16, and what it stores in bf16 is read in bf16 by all.
 //   6. The step's end writes decayed_max(largest magnitude of x in the whole global batch, what the state held). With
@@ -24,6 +23,7 @@
 #include "passes/pass.h"
 
 #include "ir/facts.h"
+#include "ir/gpu_sheets.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "passes/analysis/fusion_groups.h"
@@ -46,7 +46,7 @@ class Eights {
 public:
   Eights(Module &m, Fp8 which, const Target *target)
       : m(m), which(which), mesh(Mesh::of(m)), cuda(target && target->isCuda()),
-        library(target && target->callsLibrary()) {}
+        library(target && target->callsLibrary() && target->architecture >= eightsFrom) {}
 
   int64_t products = 0, unfit = 0;
 
@@ -110,8 +110,8 @@ private:
     return weight && weight->is(OpKind::read) && (which == Fp8::all || (which == Fp8::layers) == inLayer);
   }
   bool fits(const Op &op) const {
-    const Type &x = op.operand(0)->type, &w = op.operand(1)->type;
-    return !cuda || (library && w.padded(0) % 16 == 0 && w.padded(1) % 16 == 0 && x.rows() % 16 == 0);
+    const Type &w = op.operand(1)->type;
+    return !cuda || (library && w.padded(0) % 16 == 0 && w.padded(1) % 16 == 0);
   }
 
   // ---- steps 2 to 4 ----
@@ -221,6 +221,7 @@ private:
     }
     if (!narrow || others.empty())
       return;
+    narrow->moveBefore(y->def->next());
     Builder b(*narrow->parent(), narrow->next());
     b.loc = narrow->loc;
     b.layer = narrow->layer;
@@ -246,13 +247,13 @@ bool fp8(Module &m, const PassOptions &options) {
   if (eights.products == 0 && eights.unfit == 0)
     return false;
   copyCastParameters(m, DType::bf16);
-  record(m,
-         {.pass = "fp8",
-          .name = "products",
-          .choice = std::string(nameOf(which)),
-          .note = fmt::format(
-              "{} forward products of a step in f8e4m3{}", eights.products,
-              eights.unfit ? fmt::format(", {} left in bf16, as 16 does not divide their sizes", eights.unfit) : "")});
+  record(m, {.pass = "fp8",
+             .name = "products",
+             .choice = std::string(nameOf(which)),
+             .note = fmt::format(
+                 "{} forward products of a step in f8e4m3{}", eights.products,
+                 eights.unfit ? fmt::format(", {} left in bf16: 16 must divide the sizes of weights", eights.unfit)
+                              : "")});
   return eights.products > 0;
 }
 

@@ -1,5 +1,5 @@
 // Fusion: puts every op that runs code into a `fused` op (group), whose attribute `kind` names the recipe that makes
-// one kernel of it. Constants, casts from bf16 or f16 to f32, and on CPUs `unpack` before matmuls are copied into the
+// one kernel of it. Constants, casts from narrow types to f32, and on CPUs `unpack` before matmuls are copied into the
 // groups that use them. Reads, writes, reshapes and `return` stay outside.
 //
 // Groups
@@ -325,7 +325,7 @@ private:
                     ? pointwise && other->ops.size() == 1 && op.def().fusion == FusionKind::pointwise
                 : u->kind == RecipeKind::row ? pointwise || other->kind == RecipeKind::row
                                              : pointwise;
-    if (u->kind == RecipeKind::matmul && u->anchor->operand(0)->type.dtype == DType::f8e4m3 && !joinsEights(op))
+    if (u->kind == RecipeKind::matmul && u->anchor->operand(0)->type.dtype == DType::f8e4m3 && !joinsEights(*u, op))
       return false;
     if (u->kind == RecipeKind::matmul && addsBias(op) && !options.values.getBool("bias", true))
       return false;
@@ -336,11 +336,16 @@ private:
 
   /// Whether the op may follow a product of f8e4m3 in its group. On a GPU only the library multiplies these by tensor
   /// cores, and its calls take a factor, a bias and a residual (codegen/cublaslt_matmul.h).
-  bool joinsEights(const Op &op) const {
-    if (!options.target || !options.target->isCuda())
+  bool joinsEights(const Unit &u, const Op &op) const {
+    if (!options.target || !options.target->isCuda() || op.is(OpKind::cast))
       return true;
-    return op.isOneOf(OpKind::cast, OpKind::add) ||
-           (op.is(OpKind::mul) && (op.operand(0)->type.isScalar() || op.operand(1)->type.isScalar()));
+    if (op.is(OpKind::mul)) {
+      const Value *sum = u.anchor->result(), *factor = op.operand(op.operand(0) == sum ? 1 : 0);
+      return u.ops.size() == 1 && factor != sum && factor->type.isScalar() && !isConstant(factor);
+    }
+    const bool bias = addsBias(op);
+    return op.is(OpKind::add) && op.operand(0) != op.operand(1) &&
+           llvm::none_of(u.ops, [&](const Op *other) { return other->is(OpKind::add) && addsBias(*other) == bias; });
   }
 
   /// Merges `other` into `u` if all conditions hold. `u` keeps its kind and anchor and becomes the merged unit.

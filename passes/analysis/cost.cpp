@@ -63,18 +63,13 @@ KernelClass classOf(const Op &op) {
   return op.loc == "optimizer" ? KernelClass::optimizer : KernelClass::elementwise;  // passes/optimizer.cpp
 }
 
-static bool hasEights(llvm::StringRef arch) {
-  unsigned number = 0;
-  return arch.consume_front("sm_") && !arch.consumeInteger(10, number) && number >= eightsFrom;
-}
-
 MachineRates ratesOf(const GpuSheet &g) {
   MachineRates r;
   r.fp32 = 1e12 * g.fp32;
   r.tf32 = 1e12 * g.tf32;
   r.fp16 = 1e12 * g.half;
   r.bf16 = g.arch == "sm_75" ? r.fp32 : r.fp16;
-  r.fp8 = hasEights(g.arch) ? 2 * r.fp16 : r.fp32;
+  r.fp8 = multipliesEights(g.arch) ? 2 * r.fp16 : r.fp32;
   r.dram = 0.9e9 * g.dram;
   r.cache = 2.5 * r.dram;
   r.cacheBytes = 0.5 * double(1 << 20) * g.l2;

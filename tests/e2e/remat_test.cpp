@@ -87,6 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
                                              "train.micro_batch=1"},
                     std::vector<std::string>{"model.dropout=0", "model.norm=rmsnorm", "train.micro_batch=2"},
                     std::vector<std::string>{"precision.compute=bf16", "model.norm=rmsnorm", "model.activation=swiglu",
-                                             "model.position=rope", "model.dropout=0.1"}));
+                                             "model.position=rope", "model.dropout=0.1"},
+                    std::vector<std::string>{"precision.compute=bf16", "precision.fp8=all"}));
 
 }  // namespace

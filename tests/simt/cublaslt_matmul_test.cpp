@@ -1,6 +1,7 @@
 // Groups as calls of cuBLASLt: the call's own arithmetic, in float64 on memory as it lies, against the group's meaning.
 #include "codegen/cublaslt_matmul.h"
 
+#include "examples.h"
 #include "passes/pass.h"
 #include "support/diagnostics.h"
 #include "tests/support/recipe_harness.h"
@@ -192,7 +193,7 @@ TEST(CublasLtMatmul, TakesWhatTheLibraryHas) {
        "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[16,48]\n%z = mul %f, %y : f32[16,48]\n"
        "%w = cast %c {dtype=\"f32\"} : f32[48]\n%s = add %z, %w : f32[16,48]\n%o = add %r, %s : f32[16,48]\nyield %o",
        Epilogue::bias, true},
-      {"%a: f8e4m3[16,32]; %b: f8e4m3[48,32]", "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[16,48]\nyield %y",
+      {"%a: f8e4m3[5,32]; %b: f8e4m3[48,32]", "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[5,48]\nyield %y",
        Epilogue::none},
       {"%a: f8e4m3[16,32]; %b: f8e4m3[48,32]; %f: f32[]; %t: f32[16,48]",
        "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[16,48]\n%z = mul %f, %t : f32[16,48]\nyield %z", std::nullopt},
@@ -303,6 +304,52 @@ TEST(CublasLtMatmul, OfAModelProductsInEightBitsAreCalls) {
     EXPECT_GT(eights, 2);
     EXPECT_EQ(eights, forward);
     EXPECT_EQ(columns, 1) << "logits";
+  }
+}
+
+// What stands behind a product of 8 bits and no call takes stays out of its group: a second residual, a factor of the
+// logits, gates.
+TEST(CublasLtMatmul, ProductsInEightBitsAreCallsInOtherModels) {
+  Target target = cudaTarget("cuda:sm_90a");
+  target.features = "cublaslt";
+  const std::vector<std::string> small = {"model.n_layer=2",
+                                          "model.n_embd=64",
+                                          "model.n_head=4",
+                                          "model.n_kv_head=4",
+                                          "model.ffn_dim=128",
+                                          "model.block_size=33",
+                                          "model.vocab_size=67",
+                                          "train.micro_batch=2",
+                                          "precision.compute=bf16",
+                                          "precision.fp8=all",
+                                          "train.global_batch_tokens=66"};
+  const std::vector<std::string> forms[] = {
+      {},
+      {"model.dropout=0.1"},
+      {"model.parallel_residual=true", "model.dropout=0"},
+      {"model.logit_softcap=30"},
+      {"model.activation=swiglu", "model.norm=rmsnorm", "model.position=rope"},
+      {"model.norm_position=post", "model.causal=false", "model.embedding_norm=true"},
+      {"model.norm_position=both"},
+      {"model.head_bias=true", "precision.residual=compute"}};
+  for (const std::vector<std::string> &form : forms) {
+    std::vector<std::string> settings = small;
+    settings.insert(settings.end(), form.begin(), form.end());
+    const std::unique_ptr<Module> m = exampleForTarget("gpt2-124m", settings, target);
+    const std::string name = form.empty() ? "plain" : form[0];
+    int eights = 0;
+    for (const Op &op : m->function("train_step")->body) {
+      if (!op.is(OpKind::fused))
+        continue;
+      bool isEight = false;
+      for (const Op &inner : *op.body)
+        isEight |= inner.is(OpKind::matmul) && inner.operand(0)->type.dtype == DType::f8e4m3;
+      eights += isEight;
+      if (isEight) {
+        EXPECT_TRUE(matchCublasLtMatmul(op)) << name << "\n" << print(op);
+      }
+    }
+    EXPECT_EQ(eights, name == "model.activation=swiglu" ? 11 : 9) << name;
   }
 }
 

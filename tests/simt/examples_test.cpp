@@ -50,7 +50,7 @@ const Variant variants[] = {
     {{oneMicroBatch, "precision.compute=bf16"}, true},
     {{oneMicroBatch, "precision.compute=bf16", "precision.residual=compute"}, true, "gpt2-124m"},
     {{"train.global_batch_tokens=128", "precision.compute=bf16", "precision.fp8=all", "model.n_embd=64",
-      "model.block_size=32"},
+      "model.ffn_dim=128", "model.block_size=32"},
      true,
      "gpt2-124m"},
     {{oneMicroBatch, "precision.compute=fp16"}, false, "llama-small"},

@@ -3,6 +3,7 @@
 #include "codegen/codegen.h"
 #include "frontends/model_builder.h"
 #include "ir/facts.h"
+#include "ir/gpu_sheets.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/pass.h"
@@ -25,7 +26,8 @@ MachineRates ratesOf(const DeviceSpec &d, double rows) {
   r.tf32 = d.peak("tf32");
   r.fp16 = d.peak("fp16");
   r.bf16 = d.peak("bf16");
-  r.fp8 = d.isCpu ? r.fp32 : 2 * r.bf16;  // by the data sheets of all GPUs that have it
+  const GpuSheet *sheet = gpuSheet(d.name);
+  r.fp8 = d.isCpu || (sheet && !multipliesEights(sheet->arch)) ? r.fp32 : 2 * r.bf16;
   r.dram = d.bandwidth;
   r.cache = d.cacheBandwidth;
   r.cacheBytes = d.cacheBytes;

@@ -53,33 +53,41 @@ Config readConfigForBench(const std::string &modelFile, const std::vector<std::s
   return config;
 }
 
+/// That a GPU target multiplies what precision.fp8 asks for.
+static void requireEights(const Config &config, const Target &t) {
+  if (config.precision.fp8 == Fp8::off)
+    return;
+  auto fail = [&](std::string what, std::string help) {
+    throw UserError(Diagnostic{
+        ErrorCode::Contradiction, std::move(what), config.where("precision.fp8"), "", {std::move(help)}, {}});
+  };
+  if (t.architecture < eightsFrom)
+    fail(fmt::format("tensor cores of {} do not multiply 8-bit floats", t.cpu),
+         fmt::format("GPUs from sm_{} on do; bf16 is the type without precision.fp8", eightsFrom));
+  if (!t.callsLibrary())
+    fail("on GPUs products of 8-bit floats are calls of cuBLASLt, and this plan has none",
+         config.compile.libraryCalls == "auto" ? "`gptc doctor --target cuda` says how to get it"
+                                               : "compile.library_calls = \"auto\" allows them");
+}
+
 Target targetOf(const Config &config, bool &here) {
   here = config.compile.target == "cuda";
   if (config.compile.target == "cpu")
     return hostTarget();
   try {
     Target t = cudaTarget(here ? "cuda:" + cuda::architectureHere() : config.compile.target);
-    if (config.precision.fp8 != Fp8::off && t.architecture < eightsFrom)
-      throw UserError(
-          ErrorCode::Contradiction,
-          fmt::format("tensor cores of {} do not multiply 8-bit floats, which precision.fp8 asks for", t.cpu),
-          fmt::format("GPUs from sm_{} on do; bf16 is the type without precision.fp8", eightsFrom));
     if (config.compile.libraryCalls == "auto") {
       if (CudaLibrary::find(CudaLibraryId::cublasLt))
         t.features = "cublaslt";
       if (!cuda::cudnnFrontend().empty() && CudaLibrary::find(CudaLibraryId::cudnn))
         t.features += t.features.empty() ? "cudnn" : ",cudnn";
     }
-    if (config.precision.fp8 != Fp8::off && !t.callsLibrary())
-      throw UserError(
-          ErrorCode::Contradiction,
-          "products of 8-bit floats, which precision.fp8 asks for, are calls of cuBLASLt, and this plan has none",
-          config.compile.libraryCalls == "auto" ? "`gptc doctor --target cuda` says how to get it"
-                                                : "compile.library_calls = \"auto\" allows them");
+    requireEights(config, t);
     return t;
   } catch (UserError &e) {
-    e.diagnostics[0].where = config.where("compile.target");
-    if (here)
+    if (e.diagnostics[0].where.line == 0)
+      e.diagnostics[0].where = config.where("compile.target");
+    if (here && e.diagnostics[0].code != ErrorCode::Contradiction)
       e.diagnostics[0].help.push_back("or name a GPU that need not be here, as in cuda:sm_90a");
     throw UserError(e.diagnostics);
   }

@@ -49,7 +49,7 @@ public:
     if (!outputs())
       return std::nullopt;
     takePadding();
-    if (eights() && (p.m % 16 || p.n % 16 || p.k % 16))
+    if (eights() && (p.n % 16 || p.k % 16))
       return std::nullopt;
     call();
     return c;

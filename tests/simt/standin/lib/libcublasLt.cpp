@@ -1,6 +1,6 @@
 // A stand-in for libcublasLt.so.13, on the stand-in driver: products in f32, one after the other, when their stream
 // gets to them. It takes what cublasLt.h documents and refuses the rest: handles that are none, shapes that do not fit,
-// types that go not together, f8e4m3 in another order or of sizes that 16 does not divide, epilogues without what they
+// types that go not together, f8e4m3 in another order or of rows that 16 does not divide, epilogues without what they
 // need, an algorithm that was proposed for another product, operands that 16 bytes do not divide and workspaces that
 // 256 do not.
 //
@@ -115,7 +115,7 @@ struct Product {
         return wrong();
     if (a.type == ltE4M3) {
       const std::set<int> taken = {ltEpilogueDefault, ltEpilogueBias};
-      if (!desc.transA || desc.transB || m % 16 || n % 16 || k % 16 || !taken.count(desc.epilogue) || d.batch > 1 ||
+      if (!desc.transA || desc.transB || m % 16 || k % 16 || !taken.count(desc.epilogue) || d.batch > 1 ||
           (biased() && desc.biasType != ltBF16))
         return ltNotSupported;
     } else if (desc.scaleA || desc.biasType >= 0) {
