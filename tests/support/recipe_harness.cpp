@@ -1,6 +1,7 @@
 #include "tests/support/recipe_harness.h"
 
 #include "codegen/recipes/group_ctx.h"
+#include "codegen/recipes/pointwise.h"
 #include "ir/element.h"
 #include "ir/facts.h"
 #include "ir/kernel/bound.h"
@@ -85,6 +86,8 @@ std::vector<bool> zeroedOnGpu(const Op &fused, unsigned result) {
   const Type &type = fused.result(result)->type, domain = groupDomain(fused);
   std::vector<bool> zeroed(size_t(type.paddedElements()), false);
   const bool isFull = llvm::equal(type.dims, domain.dims, [](Dim a, Dim b) { return a.logical == b.logical; });
+  if (kindOf(fused) == RecipeKind::pointwise && zeroesRowsBelow(type))
+    std::fill(zeroed.begin() + type.elements(), zeroed.end(), true);
   if (kindOf(fused) != RecipeKind::row || !isFull)
     return zeroed;
   // All elements of a type that has the padding of the last dimension as elements, without those of `type`.

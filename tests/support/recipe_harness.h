@@ -21,7 +21,8 @@ Group group(const std::string &kind, const std::string &args, const std::string 
 /// A group of one op.
 Group groupOf(OpKind op, llvm::ArrayRef<Type> operands, const AttrMap &attrs, llvm::ArrayRef<Type> results);
 
-/// Which places of a result's memory the row recipe zeroes on a GPU: those behind the rows of full results.
+/// Which places of a result's memory are zeroed on a GPU: behind the rows of full results by the row recipe, and below
+/// those of f8e4m3 by the pointwise recipe.
 std::vector<bool> zeroedOnGpu(const Op &fused, unsigned result);
 /// Logical elements at their padded places, with `fill` in the padding.
 std::vector<double> spread(const Tensor &t, double fill);
