@@ -1,5 +1,5 @@
 // The interpreter: runs the ops in order by their reference rules, in float64. Results of dtype f32 keep their float64
-// values; results of dtype narrow dtypes are rounded, because that rounding is part of an op's meaning.
+// values; results of narrow dtypes are rounded, because that rounding is part of an op's meaning.
 #include "ir/element.h"
 #include "ir/facts.h"
 #include "ir/mesh.h"

@@ -254,7 +254,7 @@ bool fp8(Module &m, const PassOptions &options) {
                  "{} forward products of a step in f8e4m3{}", eights.products,
                  eights.unfit ? fmt::format(", {} left in bf16: 16 must divide the sizes of weights", eights.unfit)
                               : "")});
-  return eights.products > 0;
+  return true;
 }
 
 }  // namespace gptc

@@ -1,11 +1,11 @@
-// What products in f8e4m3 need beside casts: the largest magnitude of a tensor, its memory over steps, and a factor
-// that brings it to the end of the type's range (Micikevicius et al. 2022, "FP8 formats for deep learning").
+// What products in f8e4m3 need beside casts and largest magnitudes (row_abs_max): the memory of a largest magnitude
+// over steps, and a factor that brings it to the end of the type's range (Micikevicius et al. 2022, "FP8 formats for
+// deep learning").
 //
 // Factors are powers of two, so that multiplying by one rounds nothing.
 #include "ir/ops/op_support.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -16,7 +16,7 @@ using kir::Expr;
 
 namespace {
 
-constexpr NotApplicable ofJointGraph{"the pass that places it runs after gradients and shares of tokens are made"};
+constexpr NotApplicable placedLate{"the pass that places it runs after gradients are made"};
 
 /// The power of two s with 224 < amax * s <= 448, at least 2^-100 and at most 2^100; 1 if amax is 0 or not finite.
 double scaleFor(float amax) {
@@ -29,55 +29,6 @@ double scaleFor(float amax) {
 }
 
 }  // namespace
-
-OpDef define_row_abs_max() {
-  return {
-      .kind = OpKind::row_abs_max,
-      .name = "row_abs_max",
-      .summary = "largest magnitude over the last dimension; what is not finite counts as 0",
-      .shapes = "x [..,C] -> y [..]",
-      .operands = {{"x"}},
-      .attrs = {},
-      .results = {"y"},
-      .fusion = FusionKind::row,
-      .autocast = AutocastClass::high,
-      .tokens = ofJointGraph,
-      .tokenSum = noTokenSum,
-      .indices = noIndices,
-      .infer =
-          [](const Op &op, std::vector<Type> &types, std::string &error) {
-            if (!expectFloat(op, 0, error) || !expectRank(op, 0, 1, error))
-              return false;
-            types = {rowsOf(op.operand(0)->type).withDType(statDType(op.operand(0)->type.dtype))};
-            return true;
-          },
-      .check = NotApplicable{"types say all"},
-      .grad = ofJointGraph,
-      .cost = [](const Op &op) { return streamCost(op, 2); },
-      .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
-        Tensor y(op.result()->type);
-        const size_t n = size_t(in[0]->type.dim(-1));
-        for (size_t i = 0; i < in[0]->data.size(); ++i)
-          if (const double v = std::fabs(in[0]->data[i]); std::isfinite(v))
-            y.data[i / n] = std::max(y.data[i / n], v);
-        return {std::move(y)};
-      },
-      .lower = [](LowerCtx &c) -> std::vector<Expr> {
-        const Expr x = kir::unary(kir::UnaryOp::abs, c.operand(0));
-        return {c.rowMax(kir::select(kir::lt(x, c.f(std::numeric_limits<double>::infinity())), x, c.f(0)))};
-      },
-      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
-        SampleSource s(seed);
-        const Type x(DType::f32, {s.maybePadded(s.extent(9)), s.maybePadded(s.extent(129))});
-        Tensor some = s.normals(Type(DType::f32, {2, s.extent(9)}));
-        some.data.front() = std::numeric_limits<double>::infinity();
-        some.data.back() = std::numeric_limits<double>::quiet_NaN();
-        return {{.operandTypes = {x}},
-                {.operandTypes = {Type(DType::f32, {s.extent(129)})}},
-                {.operandTypes = {some.type}, .operandValues = {some}}};
-      },
-  };
-}
 
 OpDef define_decayed_max() {
   return {
@@ -104,7 +55,7 @@ OpDef define_decayed_max() {
         const double decay = op.attrs.getFloat("decay", 1);
         return decay >= 0 && decay <= 1 ? "" : fmt::format("decay = {} must be between 0 and 1", decay);
       },
-      .grad = ofJointGraph,
+      .grad = placedLate,
       .cost = [](const Op &op) { return streamCost(op, 2); },
       .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
         const double old = in[1]->data[0];
@@ -153,7 +104,7 @@ OpDef define_quantize_scale() {
             return true;
           },
       .check = NotApplicable{"types say all"},
-      .grad = ofJointGraph,
+      .grad = placedLate,
       .cost = [](const Op &op) { return streamCost(op, 8); },
       .reference = [](const Op &, std::span<const Tensor *const> in) -> std::vector<Tensor> {
         const double scale = scaleFor(float(in[0]->data[0]));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace gptc {
 using namespace ops;
@@ -112,6 +113,36 @@ OpDef define_row_max() {
                 .flops = 1,
                 .reference = [](const double *x, int64_t n, double *y) { *y = *std::max_element(x, x + n); },
                 .lower = [](LowerCtx &c, Expr x) { return c.rowMax(std::move(x)); }});
+}
+
+OpDef define_row_abs_max() {
+  OpDef def = rowOp({.kind = OpKind::row_abs_max,
+                     .name = "row_abs_max",
+                     .summary = "largest magnitude over the last dimension; what is not finite counts as 0",
+                     .shapes = "x [..,C] -> y [..]",
+                     .grad = NotApplicable{"the pass that places it runs after gradients are made"},
+                     .flops = 2,
+                     .reference =
+                         [](const double *x, int64_t n, double *y) {
+                           for (int64_t c = 0; c < n; ++c)
+                             if (std::isfinite(x[c]))
+                               *y = std::max(*y, std::fabs(x[c]));
+                         },
+                     .lower =
+                         [](LowerCtx &c, Expr x) {
+                           const Expr magnitude = kir::unary(kir::UnaryOp::abs, std::move(x));
+                           const Expr finite = kir::lt(magnitude, c.f(std::numeric_limits<double>::infinity()));
+                           return c.rowMax(kir::select(finite, magnitude, c.f(0)));
+                         }});
+  def.samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+    std::vector<OpDef::Sample> samples = samplesRow(seed);
+    Tensor some = SampleSource(seed).normals(Type(DType::f32, {3, 4}));
+    some.data.front() = std::numeric_limits<double>::infinity();
+    some.data.back() = std::numeric_limits<double>::quiet_NaN();
+    samples.push_back({.operandTypes = {some.type}, .operandValues = {some}});
+    return samples;
+  };
+  return def;
 }
 
 OpDef define_softmax() {

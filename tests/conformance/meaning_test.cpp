@@ -23,6 +23,12 @@ Tensor row(std::vector<double> v) {
 }
 Tensor step(int64_t v) { return Tensor::scalar(double(v), DType::i64); }
 
+// Infinities and NaN would leave no factor that brings the rest into range.
+TEST(Meaning, LargestMagnitudesAreFinite) {
+  EXPECT_EQ(evaluate(OpKind::row_abs_max, {row({0.5, -3, INFINITY, NAN, 2})})[0].data[0], 3);
+  EXPECT_EQ(evaluate(OpKind::row_abs_max, {row({NAN, -INFINITY})})[0].data[0], 0);
+}
+
 TEST(Meaning, GeluIsTheTanhApproximation) {
   Tensor y = evaluate(OpKind::gelu_tanh, {row({1, -2, 0.3, 0})})[0];  // torch.nn.functional.gelu(x, approximate="tanh")
   EXPECT_NEAR(y.data[0], 0.8411919906082768, 1e-15);

@@ -7,6 +7,8 @@
 #include "tests/support/recipe_harness.h"
 #include "tests/unit/passes/small_gpt.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -104,6 +106,18 @@ void expectMeaning(const Op &fused, const CublasLtMatmul &l, const std::vector<T
           << "result " << r << " element " << i << "\n"
           << print(fused);
   }
+}
+
+/// Multiples of 1/16 between -1 and 1, which all types hold.
+std::vector<Tensor> exactOperands(const Op &op) {
+  std::vector<Tensor> operands;
+  for (unsigned i = 0; i < op.numOperands(); ++i) {
+    Tensor t(op.operand(i)->type);
+    for (size_t k = 0; k < t.data.size(); ++k)
+      t.data[k] = double(int64_t((k + i) * 37 % 33) - 16) / 16;
+    operands.push_back(std::move(t));
+  }
+  return operands;
 }
 
 struct Expected {
@@ -244,13 +258,7 @@ TEST(CublasLtMatmul, OfAModelProductsAreCalls) {
         if (!l)
           continue;
         EXPECT_EQ(l->tf32, std::string(compute) == "tf32");
-        std::vector<Tensor> operands;
-        for (unsigned i = 0; i < op.numOperands(); ++i) {
-          Tensor t(op.operand(i)->type);
-          for (size_t k = 0; k < t.data.size(); ++k)
-            t.data[k] = double(int64_t((k + i) * 37 % 33) - 16) / 16;
-          operands.push_back(std::move(t));
-        }
+        const std::vector<Tensor> operands = exactOperands(op);
         expectMeaning(op, *l, operands);
       }
     // This model has no norm between the residual stream and the classifier: where an f32 stream ends and where its
@@ -286,13 +294,7 @@ TEST(CublasLtMatmul, OfAModelProductsInEightBitsAreCalls) {
         continue;
       ++eights;
       EXPECT_GE(l->scale, 0) << print(op);
-      std::vector<Tensor> operands;
-      for (unsigned i = 0; i < op.numOperands(); ++i) {
-        Tensor t(op.operand(i)->type);
-        for (size_t k = 0; k < t.data.size(); ++k)
-          t.data[k] = double(int64_t((k + i) * 37 % 33) - 16) / 16;
-        operands.push_back(std::move(t));
-      }
+      const std::vector<Tensor> operands = exactOperands(op);
       expectMeaning(op, *l, operands, 0);
       const Type &d = op.result(l->d.param - op.numOperands())->type;
       columns += d.dim(-1) < d.padded(-1) && l->m == d.padded(-1);
@@ -375,15 +377,9 @@ TEST(CublasLtMatmul, TakesPaddingThatIsZero) {
           continue;
         for (int64_t extent : {l->m, l->n, l->k})
           EXPECT_EQ(extent % 8, 0) << print(op);
-        std::vector<Tensor> operands;
-        bool padded = false;
-        for (unsigned i = 0; i < op.numOperands(); ++i) {
-          Tensor t(op.operand(i)->type);
-          for (size_t k = 0; k < t.data.size(); ++k)
-            t.data[k] = double(int64_t((k + i) * 37 % 33) - 16) / 16;
-          padded |= t.type.elements() < t.type.paddedElements();
-          operands.push_back(std::move(t));
-        }
+        const std::vector<Tensor> operands = exactOperands(op);
+        const bool padded =
+            llvm::any_of(operands, [](const Tensor &t) { return t.type.elements() < t.type.paddedElements(); });
         expectMeaning(op, *l, operands, 0);
         const Type &d = op.result(l->d.param - op.numOperands())->type;
         columns += d.dim(-1) < d.padded(-1);
