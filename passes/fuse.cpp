@@ -6,7 +6,8 @@
 //   matmul     a matmul and pointwise ops on its result (bias, activation or its gradient, dropout, residual). Such ops
 //              are not fused with a matmul that sums over tokens (`fold` or `init`), as its result is complete only
 //              after the last block. A matmul that computes a weight's gradient takes in the bias gradient: the sum of
-//              its second operand over the same tokens.
+//              its second operand over the same tokens. Where cuBLASLt multiplies, only if the model of costs says that
+//              the library's epilogue for it takes less time than to read that operand once more.
 //   row        row ops and pointwise ops on one domain: residual + norm, with the sum as another result; loss and its
 //              gradient
 //   pointwise  pointwise and gather ops on one domain. Updates of parameters (adamw, sgd, adafactor) stay alone: the
@@ -40,6 +41,7 @@
 #include "ir/access.h"
 #include "ir/facts.h"
 #include "ir/opdef.h"
+#include "passes/analysis/cost.h"
 #include "passes/analysis/fusion_groups.h"
 #include "passes/decisions.h"
 #include "support/diagnostics.h"
@@ -130,6 +132,12 @@ public:
   /// How many products were cut over k, and attentions over keys.
   int64_t products() const { return productsSplit; }
   int64_t attentions() const { return attentionsSplit; }
+  /// Bias gradients beside calls of cuBLASLt, in one of two forms.
+  struct BiasGradients {
+    int64_t count = 0;
+    double saved = 0;  // seconds by the model of costs, against the other form
+  };
+  const BiasGradients &biasGradients(bool inEpilogue) const { return inEpilogue ? inEpilogues : inKernels; }
 
   /// Step 4.
   void emit() {
@@ -188,6 +196,7 @@ private:
       written;  // by state: the last merge in which a read, use or write of it (touched), or a write, came after A
   unsigned merges = 0;
   int64_t productsSplit = 0, attentionsSplit = 0;
+  BiasGradients inEpilogues, inKernels;
 
   Unit *unitOfOp(const Op *op) const {
     Unit *u = unitOf.lookup(op);
@@ -414,9 +423,7 @@ private:
                                             !user->result()->unused() && other->ops.size() == 1 &&
                                             user->attrs.getInt("fold") == fold &&
                                             user->attrs.getInt("lead") + 1 == int64_t(from->type.rank()))
-            // cuBLASLt's epilogue for it costs more than to read dy once more: for the four products of a layer of
-            // GPT-2 (64 x 1024 tokens, H200) 0.38 ms against 0.26. It has none with `init`.
-            return options.target && options.target->callsLibrary() ? nullptr : other;
+            return other;
         return nullptr;
       };
       const Value *dy = product.operand(1);
@@ -424,12 +431,32 @@ private:
       for (Op *user : dy->users())
         if (!sum && copied.contains(user))
           sum = sumFor(user->result());
+      if (!sum || (options.target && options.target->callsLibrary() && !sumsInEpilogue(product, *sum->anchor)))
+        continue;
       Op *anchor = u->anchor;
-      if (Unit *merged = sum ? tryMerge(u, sum) : nullptr) {
+      if (Unit *merged = tryMerge(u, sum)) {
         merged->kind = RecipeKind::matmul;
         merged->anchor = anchor;
       }
     }
+  }
+
+  /// Whether cuBLASLt should sum a bias gradient in the epilogue of the weight's. It cannot in a product with `init`.
+  bool sumsInEpilogue(const Op &product, const Op &sum) {
+    if (product.numOperands() > 2)
+      return false;
+    const MachineRates rates = ratesOf(*options.target);
+    const Type &dy = source(sum.operand(0))->type;
+    const double peak = product.attrs.getBool("tf32") ? rates.tf32
+                        : dy.dtype == DType::bf16     ? rates.bf16
+                        : dy.dtype == DType::f16      ? rates.fp16
+                                                      : rates.fp32;
+    const double seconds = product.def().cost(product).flops / (rates.matmul * peak);
+    const double epilogue = (rates.biasGradient - 1) * seconds, kernel = double(dy.bytes()) / rates.dram + rates.launch;
+    BiasGradients &chosen = epilogue < kernel ? inEpilogues : inKernels;
+    ++chosen.count;
+    chosen.saved += std::abs(epilogue - kernel);
+    return epilogue < kernel;
   }
 
   /// Merges `fold` units of equal shape and blocks that share an operand.
@@ -666,6 +693,7 @@ private:
 bool fuse(Module &m, const PassOptions &options) {
   bool changed = false;
   int64_t products = 0, attentions = 0;
+  Fuser::BiasGradients inEpilogues, inKernels;  // of a step
   for (auto &f : m.functions) {
     bool open = false;
     for (Op &op : f->body)
@@ -678,7 +706,20 @@ bool fuse(Module &m, const PassOptions &options) {
     changed = true;
     products += fuser.products();
     attentions += fuser.attentions();
+    for (bool inEpilogue : {true, false}) {
+      Fuser::BiasGradients &all = inEpilogue ? inEpilogues : inKernels;
+      const Fuser::BiasGradients &some = fuser.biasGradients(inEpilogue);
+      all.count += some.count;
+      all.saved += some.saved * callsPerStep(m, f->name);
+    }
   }
+  if (inEpilogues.count + inKernels.count > 0)
+    record(m, {.pass = "fuse",
+               .name = "bias_gradients",
+               .choice = fmt::format("{} in epilogues of cuBLASLt, {} in kernels of their own", inEpilogues.count,
+                                     inKernels.count),
+               .rejected = {{"all in epilogues", {.ms = 1e3 * inKernels.saved}, "the call takes longer by more"},
+                            {"all in kernels", {.ms = 1e3 * inEpilogues.saved}, "they read the gradient once more"}}});
   if (products + attentions > 0)
     record(m, {.pass = "fuse",
                .name = "decode",

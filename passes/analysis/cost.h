@@ -26,6 +26,9 @@ struct MachineRates {
   double attention = 0.52, attentionGrad = 0.42;
   double elementwise = 0.12;   // includes exponentials, divisions and dependent chains
   double scatter = 1.0 / 256;  // rows are added one by one, in order
+  /// Time of a call of cuBLASLt that also sums the columns of its second factor, over one that does not: 495 to 704
+  /// TFLOP/s on an H200 (docs/lab/h200.md).
+  double biasGradient = 1.42;
 };
 
 /// The rates of a target: of a CPU from cores, vector lanes and a typical clock; of a GPU from the data sheet of the
