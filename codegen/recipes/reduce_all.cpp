@@ -2,7 +2,8 @@
 //
 //   1. The flattened logical tensor is cut into blocks of the op's `block` elements. Element i of a block is added to
 //      lane i mod 64, in order; then the lanes are folded by halves, and the block's sum is stored to a workspace. A
-//      task takes several blocks. On CUDA 64 threads take one block, and each thread is a lane.
+//      task takes several blocks. On CUDA a thread is up to `vec` neighbouring lanes, which it loads by one access
+//      where they are neighbours in memory; the threads of a CUDA block take as many blocks as they have lanes for.
 //   2. One task adds the blocks' sums in order from +0 and stores the results that depend on them.
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
@@ -10,6 +11,7 @@
 #include "support/diagnostics.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace gptc {
 
@@ -54,7 +56,7 @@ Schedule defaults(const Op &fused, const Target &target) {
 
 std::vector<Schedule> space(const Op &, const Schedule &base, const Target &target) {
   if (target.isCuda())
-    return {};  // a thread for each lane or column
+    return ScheduleGrid(base).over(&Schedule::threads, {64, 128, 256}).over(&Schedule::vec, {1, 2, 4}).take();
   return ScheduleGrid(base).over(&Schedule::task, {base.task / 4, base.task / 2, base.task, 2 * base.task}).take();
 }
 
@@ -140,37 +142,77 @@ private:
     return elements % block ? placer.let("count", min(imm(block), imm(elements) - base)) : imm(block);
   }
 
+  /// Lanes of a thread on CUDA: neighbours that no padding parts.
+  int lanesOfThread() const {
+    int64_t together = std::gcd(block, int64_t(powerOfTwo(s.vec, 8)));
+    if (domain.rank() > 1)
+      for (const Dim &d : llvm::ArrayRef<Dim>(domain.dims).drop_front())
+        if (d.padded != d.logical)
+          together = std::gcd(together, domain.dim(-1));
+    return int(together);
+  }
+
   /// Step 1 on CUDA.
   Stmt blocksByThreads() {
-    Var number = makeVar("number"), i = makeVar("i");
-    Seq one, thread, element, last;
-    placer.push(one, {number});
-    placer.let(base->var, kir::ref(number) * imm(block));
-    Expr count = countHere();
+    const int width = lanesOfThread(), threadsOfBlock = lanes / width;
+    const int64_t here = std::max(1, s.threads / threadsOfBlock);  // blocks of a CUDA block
+    Var group = makeVar("group"), i = makeVar("i"), v = makeVar("v"), w = makeVar("v"), z = makeVar("v");
+    Seq some, thread, step, each, rest, last;
+    placer.push(some, {group});
+    const Expr first = placer.let("first", kir::ref(group) * imm(here));
     std::vector<Buffer> accs, parts;
     placer.push(thread, {t});
+    const Expr one = here > 1 ? placer.let("one", kir::ref(t) / imm(threadsOfBlock)) : imm(0),
+               lane0 = placer.let("lane", kir::ref(t) % imm(threadsOfBlock) * imm(width));
+    placer.let(base->var, (first + one) * imm(block));
+    const Expr count = placer.let("count", max(min(imm(block), imm(elements) - base), imm(0)));
     for (const Expr &e : sums) {
-      parts.push_back(makeBuffer("part", e->dtype, Storage::shared, lanes));
-      one.alloc(parts.back());
-      accs.push_back(makeBuffer("acc", e->dtype, Storage::reg, 1));
+      parts.push_back(makeBuffer("part", e->dtype, Storage::shared, here * lanes));
+      some.alloc(parts.back());
+      accs.push_back(makeBuffer("acc", e->dtype, Storage::reg, width));
       thread.alloc(accs.back());
-      thread.add(store(accs.back(), imm(0), fimm(0, e->dtype)));
     }
-    placer.push(element, {i});
-    placer.let(c, kir::ref(i) * lanes + kir::ref(t));
-    addElement(element, accs, imm(0));
+    auto vector = [&](const Var &of, const Expr &extent, std::vector<Stmt> body) {
+      return loop(LoopKind::vector, of, extent, std::move(body), width);
+    };
+    auto perSum = [&](const Var &of, const std::function<Stmt(unsigned k)> &statement) {
+      std::vector<Stmt> all;
+      for (unsigned k = 0; k < sums.size(); ++k)
+        all.push_back(statement(k));
+      return vector(of, imm(width), std::move(all));
+    };
+    thread.add(perSum(z, [&](unsigned k) { return store(accs[k], lane(), fimm(0, sums[k]->dtype)); }));
+    const Expr whole = placer.let("whole", count / imm(lanes));
+    placer.push(step, {i});
+    placer.push(each, {v});
+    placer.let(c, kir::ref(i) * lanes + lane0 + kir::ref(v));
+    addElement(each, accs, lane());
     placer.pop();
-    Expr steps = count / imm(lanes) + select(lt(kir::ref(t), count % imm(lanes)), imm(1), imm(0));
-    thread.add(loop(LoopKind::serial, i, steps, element.take()));
-    for (unsigned k = 0; k < sums.size(); ++k)
-      thread.add(store(parts[k], kir::ref(t), load(accs[k], imm(0))));
+    step.add(vector(v, imm(width), each.take()));
     placer.pop();
-    one.add(loop(LoopKind::block_thread, t, imm(lanes), thread.take()));
-    for (unsigned k = 0; k < sums.size(); ++k)
-      last.add(store(workspaces[k], kir::ref(number), placer.let("sum", hreduce(parts[k], BinaryOp::add))));
-    one.add(loop(LoopKind::block_thread, makeVar("t"), imm(1), last.take()));
+    thread.add(loop(LoopKind::serial, i, whole, step.take()));
+    if (elements % lanes || block % lanes) {
+      const Expr left = placer.let("left", count % imm(lanes) - lane0);
+      placer.push(rest, {w});
+      placer.let(c, whole * lanes + lane0 + kir::ref(w));
+      addElement(rest, accs, lane());
+      placer.pop();
+      thread.add(vector(w, max(min(left, imm(width)), imm(0)), rest.take()));
+    }
+    const Expr place = placer.let("place", one * lanes + lane0);
+    thread.add(
+        perSum(makeVar("v"), [&](unsigned k) { return store(parts[k], place + lane(), load(accs[k], lane())); }));
     placer.pop();
-    return loop(LoopKind::grid, number, imm(blocks), one.take());
+    some.add(loop(LoopKind::block_thread, t, imm(here * threadsOfBlock), thread.take()));
+    for (int64_t n = 0; n < here; ++n)
+      for (unsigned k = 0; k < sums.size(); ++k) {
+        Stmt keep =
+            store(workspaces[k], first + n, placer.let("sum", hreduce(parts[k], BinaryOp::add, imm(n * lanes), lanes)));
+        last.add(blocks % here ? ifThen(lt(first + n, imm(blocks)), {keep}) : keep);
+      }
+    some.add(loop(LoopKind::block_thread, makeVar("t"), imm(1), last.take()));
+    placer.pop();
+    return loop(LoopKind::grid, group, imm(ceilDiv(blocks, here)), some.take());
   }
 
   /// Step 1 on the CPU.

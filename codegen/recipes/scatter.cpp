@@ -15,6 +15,8 @@
 #include "codegen/recipes/scatter_lists.h"
 #include "support/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <algorithm>
 
 namespace gptc {
@@ -70,8 +72,15 @@ Schedule defaults(const Op &fused, const Target &target) {
 }
 
 std::vector<Schedule> space(const Op &, const Schedule &base, const Target &target) {
-  if (target.isCuda())
-    return {};  // of its many small parts none is dear
+  if (target.isCuda()) {
+    // Smaller chunks need more memory for counts.
+    std::vector<Schedule> all = ScheduleGrid(base)
+                                    .over(&Schedule::task, {base.task, 2 * base.task, 4 * base.task})
+                                    .over(&Schedule::vec, {1, 2, 4, 8})
+                                    .take();
+    llvm::erase_if(all, [](const Schedule &s) { return s.task > largestChunk; });
+    return all;
+  }
   return ScheduleGrid(base)
       .over(&Schedule::task, {base.task / 2, base.task, 2 * base.task})
       .over(&Schedule::nc, {base.nc / 4 / 16 * 16, base.nc / 2 / 16 * 16, base.nc, 2 * base.nc})
@@ -94,7 +103,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   out.kernel.name = g.kernelName();
   if (s.threads > 0) {
     GPTC_CHECK(s.task > 0 && s.task % tokensOfChunk(1) == 0, "a scatter schedule with chunks of {}", s.task);
-    addByLists(g, op, tables, s.task, out);
+    addByLists(g, op, tables, s, out);
     for (unsigned i : others)
       out.kernel.body.push_back(pointwiseLoops(g, {i}, s));
     return out;

@@ -8,9 +8,9 @@
 //   3. For each row, counts become sums over the chunks before; segments of rows sum up their tokens, too.
 //   4. Sums over the segments before.
 //   5. Each token so knows its place, and writes its position there.
-//   6. A block takes a row. A thread adds up to four columns, from `init` or +0, in the order of the list. Rows of dy
-//   are loaded
-//      sixteen at a time, before the first of them is added; positions of the next sixteen meanwhile.
+//   6. A block takes a row. A thread adds up to `vec` columns, from `init` or +0, in the order of the list. Of dy 64
+//      elements are loaded at a time, sixteen rows of four columns, before the first of them is added; positions of the
+//      next rows meanwhile.
 //
 // The sums are those of one thread that walks all tokens, in the same order.
 #include "codegen/recipes/scatter_lists.h"
@@ -27,23 +27,24 @@ using namespace kir;
 
 namespace {
 
-constexpr int64_t chunkThreads = 512;   // of the block of a chunk
-constexpr int64_t mostChunks = 256;     // counts of a row, where a chunk may be as large
-constexpr int64_t mostOfChunk = 8192;   // tokens, whose ids shared memory holds
-constexpr int64_t segmentRows = 128;    // whose counts one thread adds up
-constexpr int64_t ahead = 16, few = 4;  // rows of dy that are loaded before the first is added
-constexpr int countsAtOnce = 4;         // that a thread zeroes
+constexpr int64_t chunkThreads = 512;  // of the block of a chunk
+constexpr int64_t mostChunks = 256;    // counts of a row, where a chunk may be as large
+constexpr int64_t segmentRows = 128;   // whose counts one thread adds up
+constexpr int64_t loadsAhead = 64;     // elements of dy that a thread loads before the first is added
+constexpr int64_t few = 4;             // rows of dy, behind the last whole batch
+constexpr int mostColumns = 8;         // of a thread
+constexpr int countsAtOnce = 4;        // that a thread zeroes
 
 Expr wide(const Expr &e) { return cast(DType::i64, e); }
 Expr narrow(const Expr &e) { return cast(DType::i32, e); }
 
 class Lists {
 public:
-  Lists(GroupEval &g, const Op &op, llvm::ArrayRef<unsigned> tables, int64_t chunk, LoweredGroup &out)
+  Lists(GroupEval &g, const Op &op, llvm::ArrayRef<unsigned> tables, const Schedule &s, LoweredGroup &out)
       : g(g), op(op), tables(tables), out(out), dy(op.operand(0)), ids(op.operand(1)), table(op.result(0)->type),
         tokens(ids->type.elements()), rows(table.dim(0)), columns(table.dim(-1)),
-        width(int(std::gcd(table.dim(-1), 4))) {
-    each = chunk;
+        width(int(std::gcd(table.dim(-1), int64_t(powerOfTwo(s.vec, mostColumns))))), ahead(loadsAhead / width) {
+    each = s.task;
     chunks = ceilDiv(tokens, each);
     segments = ceilDiv(rows, segmentRows);
   }
@@ -79,7 +80,8 @@ private:
   const Value *dy, *ids;
   const Type &table;
   const int64_t tokens, rows, columns;
-  const int width;                 // columns of a thread: 4, or what divides their number
+  const int width;                 // columns of a thread: `vec`, or what divides their number
+  const int64_t ahead;             // rows of dy that are loaded before the first is added
   int64_t each, chunks, segments;  // tokens of a chunk; their number, that of segments
   Buffer counts, ranks, firsts, starts, positions;
 
@@ -331,11 +333,12 @@ private:
 }  // namespace
 
 int64_t tokensOfChunk(int64_t tokens) {
-  return std::min(roundUp(ceilDiv(tokens, mostChunks), chunkThreads), mostOfChunk);
+  return std::min(roundUp(ceilDiv(tokens, mostChunks), chunkThreads), largestChunk);
 }
 
-void addByLists(GroupEval &g, const Op &scatter, llvm::ArrayRef<unsigned> tables, int64_t chunk, LoweredGroup &out) {
-  Lists lists(g, scatter, tables, chunk, out);
+void addByLists(GroupEval &g, const Op &scatter, llvm::ArrayRef<unsigned> tables, const Schedule &s,
+                LoweredGroup &out) {
+  Lists lists(g, scatter, tables, s, out);
   out.kernel.params = g.params(lists.makeWorkspaces());
   lists.build();
 }

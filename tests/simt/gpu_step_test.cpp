@@ -327,8 +327,8 @@ struct Phase {
   SassFunction code;
 };
 
-/// The groups of a training step with rows or sums by token, one of each kind: of a sum by token the last phase, which
-/// adds, and else the first, which reads the rows. `target` calls no libraries.
+/// The groups of a training step with rows, sums by token or sums of all, one of each kind: of a sum by token the last
+/// phase, which adds, and else the first, which reads the elements. `target` calls no libraries.
 std::vector<Phase> phasesOf(const Module &m, const Target &target) {
   std::vector<Phase> all;
   std::set<std::string> seen;
@@ -337,7 +337,8 @@ std::vector<Phase> phasesOf(const Module &m, const Target &target) {
       if (!op.is(OpKind::fused) || f->name != "train_step")
         continue;
       const RecipeKind kind = *kindOf(op);
-      if (kind != RecipeKind::row && kind != RecipeKind::row_fold && kind != RecipeKind::scatter)
+      if (kind != RecipeKind::row && kind != RecipeKind::row_fold && kind != RecipeKind::scatter &&
+          kind != RecipeKind::reduce_all)
         continue;
       Phase p;
       for (const Op &member : *op.body)

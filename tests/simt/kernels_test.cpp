@@ -298,9 +298,33 @@ TEST(CudaText, FoldsByWidthAndPhase) {
   check(cases);
 }
 
+// A thread of one lane and of several, in CUDA blocks of one block of elements and of several: always the same bits.
+TEST(CudaText, SumsOfAllByWidth) {
+  std::vector<Case> cases;
+  auto add = [&](const char *args, const char *body) {
+    for (const auto &[width, threads] : {std::pair(1, 64), {2, 64}, {4, 64}, {4, 128}, {8, 32}}) {
+      Group g = group("reduce_all", args, body);
+      std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()), 7);
+      Schedule s = defaultSchedule(*g.fused, cudaTarget("cuda:sm_90a"));
+      s.vec = width, s.threads = threads;
+      cases.push_back(makeCase(std::move(g), std::move(operands), s));
+    }
+  };
+  // Blocks that the lanes divide or do not, a last block that is not full, less than a block, full results beside the
+  // sum, padded rows, narrow storage.
+  add("%x: f32[9,1001]", "%s = sum_squares %x {block=512} : f32[]\nyield %s");
+  add("%x: f32[700]", "%s = sum_squares %x {block=100} : f32[]\nyield %s");
+  add("%x: f32[61]", "%s = sum_squares %x : f32[]\nyield %s");
+  add("%x: f32[3,96]; %y: f32[3,96]",
+      "%h = mul %x, %y : f32[3,96]\n%s = sum_squares %h {block=64} : f32[]\n%r = sqrt %s : f32[]\nyield %h, %r");
+  add("%x: f32[5->8,30->32]", "%s = sum_squares %x {block=64} : f32[]\nyield %s");
+  add("%x: bf16[4,130]", "%s = sum_squares %x {block=128} : f32[]\nyield %s");
+  check(cases);
+}
+
 TEST(CudaText, ListsOfTokens) {
   std::vector<Case> cases;
-  auto add = [&](int64_t tokens, int64_t columns, int64_t rows, int64_t chunk, bool goesOn) {
+  auto add = [&](int64_t tokens, int64_t columns, int64_t rows, int64_t chunk, bool goesOn, int width = 4) {
     Group g = group("scatter",
                     fmt::format("%d: f32[{},{}]; %i: i32[{}]; %t: f32[{},{}]", tokens, columns, tokens, rows, columns),
                     fmt::format("%e = embedding_grad %d, %i{} {{vocab={}}} : f32[{},{}]\nyield %e",
@@ -310,7 +334,7 @@ TEST(CudaText, ListsOfTokens) {
       if (n % 3)
         operands[1].data[n] = n % 2 ? 5 : -1;
     Schedule s = defaultSchedule(*g.fused, cudaTarget("cuda:sm_90a"));
-    s.task = chunk;
+    s.task = chunk, s.vec = width;
     cases.push_back(makeCase(std::move(g), std::move(operands), s));
   };
   // Several chunks, several turns of a chunk, several segments of rows; widths of four, two, one column, several blocks
@@ -319,6 +343,9 @@ TEST(CudaText, ListsOfTokens) {
   add(2100, 6, 300, 1024, false);
   add(700, 5, 140, 1024, true);
   add(37, 1100, 3, 512, false);
+  add(700, 16, 9, 1024, true, 8);
+  add(700, 12, 9, 512, false, 8);
+  add(700, 8, 9, 512, true, 1);
   check(cases);
 }
 
