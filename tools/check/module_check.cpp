@@ -43,20 +43,19 @@ constexpr const char *fusions[] = {"fuse",
                                    "fuse{fold=false}",
                                    "fuse{bias=false}"};
 
-std::vector<std::string> violations(const Module &m) {
-  std::vector<std::string> errors = verify(m);
-  if (!errors.empty())
-    return errors;
-  const std::string text = print(m);
+/// What is wrong with a module or, if that is new, with its text; "" if nothing is.
+std::string problemOf(const Module &m, const std::string &text, bool isNew = true) {
+  if (auto errors = verify(m); !errors.empty())
+    return errors[0];
+  if (!isNew)
+    return "";
   std::unique_ptr<Module> again;
   try {
     again = parseModule(text, "printed");
   } catch (const UserError &e) {
-    return {fmt::format("its text does not parse: {}", e.what())};
+    return fmt::format("its text does not parse: {}", e.what());
   }
-  if (print(*again) != text)
-    return {"its text parses to another text"};
-  return {};
+  return print(*again) == text ? "" : "its text parses to another text";
 }
 
 class Checker {
@@ -66,8 +65,8 @@ public:
 
   std::string run() {
     try {
-      if (auto errors = violations(original); !errors.empty())
-        return errors[0];
+      if (std::string problem = problemOf(original, originalText); !problem.empty())
+        return problem;
       for (const auto &f : original.functions)
         for (const Op &op : f->body)
           grouped |= op.is(OpKind::fused);
@@ -93,6 +92,8 @@ private:
   std::mt19937 random;
   Target target;
   bool training = false, grouped = false, updating = false;  // whether these have been added
+  const std::string originalText = print(original);
+  std::string text;  // of the module that passes are applied to, as of the last one
   std::string history, failure;
 
   unsigned pick(size_t n) { return random() % n; }
@@ -102,14 +103,27 @@ private:
       failure = history.empty() ? what : fmt::format("after '{}': {}", history, what);
   }
 
-  /// Runs one pass, the verifier, and the text check.
-  void apply(Module &m, const std::string &pass) {
+  /// A copy of the original, to which no pass has been applied.
+  std::unique_ptr<Module> begin() {
+    history.clear();
+    text = originalText;
+    return original.clone();
+  }
+
+  /// Runs one pass on a module of begin(), and looks at what it made. Returns whether the text has changed: it says all
+  /// of a module, so one with the same text need not be interpreted again.
+  bool apply(Module &m, const std::string &pass) {
     history += (history.empty() ? "" : ",") + pass;
     PipelineOptions quiet;
     quiet.reproFile.clear();
+    quiet.verifyEach = false;
     runPipeline(m, parsePipeline(pass, &target), quiet);
-    if (auto errors = violations(m); !errors.empty())
-      fail(errors[0]);
+    std::string now = print(m);
+    const bool changed = now != text;
+    text = std::move(now);
+    if (std::string problem = problemOf(m, text, changed); !problem.empty())
+      fail(problem);
+    return changed;
   }
 
   void applyAll(Module &m, std::initializer_list<const char *> passes) {
@@ -127,9 +141,8 @@ private:
   // ---- 2 ----
 
   void checkGradients() {
-    auto whole = original.clone();
+    auto whole = begin();
     setFact<&BatchFacts::accumulate>(*whole, int64_t(1));
-    history.clear();
     apply(*whole, "autodiff");
     const Function &step = *whole->function("train_step");
     Inputs in = inputsFor(*whole, options.seed);
@@ -183,8 +196,7 @@ private:
     }
 
     if (fact<&BatchFacts::accumulate>(original) > 1 && failure.empty()) {
-      auto cut = original.clone();
-      history.clear();
+      auto cut = begin();
       apply(*cut, "autodiff");
       StateMap state = statesFor(*cut, options.seed);
       interpret(*cut->function("accumulate"), args, state);
@@ -200,8 +212,7 @@ private:
   // ---- 3 ----
 
   std::unique_ptr<Module> joint() {
-    auto m = original.clone();
-    history.clear();
+    auto m = begin();
     if (training)
       applyAll(*m, {"autodiff", "optimizer"});
     return m;
@@ -213,28 +224,25 @@ private:
     for (const Tried &p : movable) {
       if (!(p.where & (grouped ? groups : imported)))
         continue;
-      auto m = original.clone();
-      history.clear();
-      apply(*m, p.pass);
-      if (!(p.where & rounds))
+      auto m = begin();
+      if (apply(*m, p.pass) && !(p.where & rounds))
         expectSame(*m, in, expected);
     }
     if (grouped)
       return;
-    auto m = original.clone();
-    history.clear();
+    auto m = begin();
     apply(*m, fusions[pick(std::size(fusions))]);
     expectSame(*m, in, expected);
   }
 
-  /// Runs up to `most` passes that are allowed at this place, in random order.
+  /// Runs up to `most` passes that are allowed at this place, in random order. `after` follows each that changed m.
   void shuffle(Module &m, Trial place, unsigned most, const std::function<void(bool mayRound)> &after) {
     for (unsigned n = pick(most + 1); n > 0 && failure.empty(); --n) {
       const Tried &p = movable[pick(std::size(movable))];
       if (!(p.where & place) || ((p.where & updates) && !updating))
         continue;
-      apply(m, p.pass);
-      after(p.where & rounds);
+      if (apply(m, p.pass))
+        after(p.where & rounds);
     }
   }
 
@@ -263,8 +271,7 @@ private:
     const Inputs in = inputsFor(*plain, options.seed);
     const Outcome expected = interpretCalls(*plain, in);
 
-    auto m = original.clone();
-    history.clear();
+    auto m = begin();
     Outcome reordered;
     std::unique_ptr<Module> again;
     bool changed = false;
@@ -307,8 +314,8 @@ private:
       apply(*m, fmt::format("remat{{budget=auto,available={}}}", smallBudget(*m)));
       same(countLosses(*m) != losses);
     }
-    apply(*m, "settle-writes");
-    same();
+    if (apply(*m, "settle-writes"))
+      same();
     apply(*m, "select-recipes");
     apply(*m, "plan-memory");
     same();
