@@ -201,7 +201,7 @@ int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep, bool gpu)
       m.nHead ? double(m.nHead) * m.headSize() : double(m.nEmbd);  // of the width that is kept, a third is of attention
   const double bytesPerToken = 4.0 * (m.nLayer * (16.0 * m.nEmbd + 8.0 * heads) + 2.0 * m.vocabSize);
   const double bytes = gpu ? 16.0 * (1 << 30) : 4.0 * (1 << 30);
-  int64_t most = std::min<int64_t>(gpu ? 32768 : 8192, int64_t(bytes / bytesPerToken)) / m.blockSize;
+  int64_t most = int64_t(std::min(gpu ? 32768.0 : 8192.0, bytes / bytesPerToken)) / m.blockSize;
   int64_t best = 1;
   for (int64_t d = 1; d <= std::min(most, sequencesPerStep); ++d)
     if (sequencesPerStep % d == 0)
