@@ -13,11 +13,10 @@ namespace {
 bool joins(int64_t inputs, bool init, std::vector<Decision> &decisions) {
   auto m = parseModule(fmt::format(R"(module {{
   func @train_step(%x: bf16[65536,{0}], %dy: bf16[65536,512], %init: f32[{0},512]) -> (f32[{0},512], f32[512]) {{
-    %2 = cast %x {{dtype="f32"}} : f32[65536,{0}]
-    %3 = cast %dy {{dtype="f32"}} : f32[65536,512]
-    %0 = matmul %2, %3{1} {{fold=64, ta=true}} : f32[{0},512]
-    %1 = reduce_sum %3 {{fold=64, lead=1}} : f32[512]
-    return %0, %1
+    %0 = matmul %x, %dy{1} {{fold=64, out="f32", ta=true}} : f32[{0},512]
+    %1 = cast %dy {{dtype="f32"}} : f32[65536,512]
+    %2 = reduce_sum %1 {{fold=64, lead=1}} : f32[512]
+    return %0, %2
   }}
 }})",
                                    inputs, init ? ", %init" : ""),
