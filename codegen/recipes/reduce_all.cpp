@@ -142,20 +142,22 @@ private:
     return elements % block ? placer.let("count", min(imm(block), imm(elements) - base)) : imm(block);
   }
 
-  /// Lanes of a thread on CUDA: neighbours that no padding parts.
+  /// Lanes of a thread on CUDA: neighbours that no padding parts, fewer if the threads have lanes for all blocks.
   int lanesOfThread() const {
     int64_t together = std::gcd(block, int64_t(powerOfTwo(s.vec, 8)));
     if (domain.rank() > 1)
       for (const Dim &d : llvm::ArrayRef<Dim>(domain.dims).drop_front())
         if (d.padded != d.logical)
           together = std::gcd(together, domain.dim(-1));
+    while (together > 1 && s.threads * together > blocks * lanes)
+      together /= 2;
     return int(together);
   }
 
   /// Step 1 on CUDA.
   Stmt blocksByThreads() {
     const int width = lanesOfThread(), threadsOfBlock = lanes / width;
-    const int64_t here = std::max(1, s.threads / threadsOfBlock);  // blocks of a CUDA block
+    const int64_t here = std::clamp<int64_t>(s.threads / threadsOfBlock, 1, blocks);  // blocks of a CUDA block
     Var group = makeVar("group"), i = makeVar("i"), v = makeVar("v"), w = makeVar("v"), z = makeVar("v");
     Seq some, thread, step, each, rest, last;
     placer.push(some, {group});
@@ -197,7 +199,8 @@ private:
       placer.let(c, whole * lanes + lane0 + kir::ref(w));
       addElement(rest, accs, lane());
       placer.pop();
-      thread.add(vector(w, max(min(left, imm(width)), imm(0)), rest.take()));
+      thread.add(elements % width || block % width ? vector(w, max(min(left, imm(width)), imm(0)), rest.take())
+                                                   : ifThen(lt(imm(0), left), {vector(w, imm(width), rest.take())}));
     }
     const Expr place = placer.let("place", one * lanes + lane0);
     thread.add(
