@@ -431,32 +431,33 @@ private:
       for (Op *user : dy->users())
         if (!sum && copied.contains(user))
           sum = sumFor(user->result());
-      if (!sum || (options.target && options.target->callsLibrary() && !sumsInEpilogue(product, *sum->anchor)))
+      if (!sum)
         continue;
+      const bool library = options.target && options.target->callsLibrary();
+      if (library && product.numOperands() > 2)
+        continue;  // the library's epilogue cannot sum where the product continues a sum
+      const double more = library ? epilogueOverKernel(product, *sum->anchor) : 0;
       Op *anchor = u->anchor;
-      if (Unit *merged = tryMerge(u, sum)) {
+      Unit *merged = more > 0 ? nullptr : tryMerge(u, sum);
+      if (merged) {
         merged->kind = RecipeKind::matmul;
         merged->anchor = anchor;
+      }
+      if (library) {
+        BiasGradients &form = merged ? inEpilogues : inKernels;
+        ++form.count;
+        form.saved += merged ? -more : more;
       }
     }
   }
 
-  /// Whether cuBLASLt should sum a bias gradient in the epilogue of the weight's. It cannot in a product with `init`.
-  bool sumsInEpilogue(const Op &product, const Op &sum) {
-    if (product.numOperands() > 2)
-      return false;
+  /// Seconds by which cuBLASLt takes longer to sum a bias gradient in the epilogue of the weight's than a kernel takes
+  /// that reads the gradient once more.
+  double epilogueOverKernel(const Op &product, const Op &sum) {
     const MachineRates rates = ratesOf(*options.target);
-    const Type &dy = source(sum.operand(0))->type;
-    const double peak = product.attrs.getBool("tf32") ? rates.tf32
-                        : dy.dtype == DType::bf16     ? rates.bf16
-                        : dy.dtype == DType::f16      ? rates.fp16
-                                                      : rates.fp32;
-    const double seconds = product.def().cost(product).flops / (rates.matmul * peak);
-    const double epilogue = (rates.biasGradient - 1) * seconds, kernel = double(dy.bytes()) / rates.dram + rates.launch;
-    BiasGradients &chosen = epilogue < kernel ? inEpilogues : inKernels;
-    ++chosen.count;
-    chosen.saved += std::abs(epilogue - kernel);
-    return epilogue < kernel;
+    const double alone = costOf(product, rates).seconds - rates.launch,
+                 kernel = double(source(sum.operand(0))->type.bytes()) / rates.dram + rates.launch;
+    return (rates.biasGradient - 1) * alone - kernel;
   }
 
   /// Merges `fold` units of equal shape and blocks that share an operand.

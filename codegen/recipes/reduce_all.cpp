@@ -137,9 +137,12 @@ private:
     }
   }
 
-  /// Number of elements of the block at `base`.
-  Expr countHere() {
-    return elements % block ? placer.let("count", min(imm(block), imm(elements) - base)) : imm(block);
+  /// Number of elements of the block at `base`. Threads that take several blocks may begin behind the last element.
+  Expr countHere(int64_t together = 1) {
+    if (elements % (block * together) == 0)
+      return imm(block);
+    const Expr count = min(imm(block), imm(elements) - base);
+    return placer.let("count", together > 1 ? max(count, imm(0)) : count);
   }
 
   /// Lanes of a thread on CUDA: neighbours that no padding parts, fewer if the threads have lanes for all blocks.
@@ -167,7 +170,7 @@ private:
     const Expr one = here > 1 ? placer.let("one", kir::ref(t) / imm(threadsOfBlock)) : imm(0),
                lane0 = placer.let("lane", kir::ref(t) % imm(threadsOfBlock) * imm(width));
     placer.let(base->var, (first + one) * imm(block));
-    const Expr count = placer.let("count", max(min(imm(block), imm(elements) - base), imm(0)));
+    const Expr count = countHere(here);
     for (const Expr &e : sums) {
       parts.push_back(makeBuffer("part", e->dtype, Storage::shared, here * lanes));
       some.alloc(parts.back());

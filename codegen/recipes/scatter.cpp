@@ -102,7 +102,8 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   LoweredGroup out;
   out.kernel.name = g.kernelName();
   if (s.threads > 0) {
-    GPTC_CHECK(s.task > 0 && s.task % tokensOfChunk(1) == 0, "a scatter schedule with chunks of {}", s.task);
+    GPTC_CHECK(s.task > 0 && s.task <= largestChunk && s.task % tokensOfChunk(1) == 0,
+               "a scatter schedule with chunks of {}", s.task);
     addByLists(g, op, tables, s, out);
     for (unsigned i : others)
       out.kernel.body.push_back(pointwiseLoops(g, {i}, s));

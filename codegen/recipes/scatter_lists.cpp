@@ -8,9 +8,9 @@
 //   3. For each row, counts become sums over the chunks before; segments of rows sum up their tokens, too.
 //   4. Sums over the segments before.
 //   5. Each token so knows its place, and writes its position there.
-//   6. A block takes a row. A thread adds up to `vec` columns, from `init` or +0, in the order of the list. Of dy 64
-//      elements are loaded at a time, sixteen rows of four columns, before the first of them is added; positions of the
-//      next rows meanwhile.
+//   6. A block takes a row. A thread adds up to `vec` columns, from `init` or +0, in the order of the list. Up to
+//      sixteen rows of dy are loaded at a time, before the first of them is added; positions of the next ones
+//      meanwhile.
 //
 // The sums are those of one thread that walks all tokens, in the same order.
 #include "codegen/recipes/scatter_lists.h"
@@ -30,7 +30,8 @@ namespace {
 constexpr int64_t chunkThreads = 512;  // of the block of a chunk
 constexpr int64_t mostChunks = 256;    // counts of a row, where a chunk may be as large
 constexpr int64_t segmentRows = 128;   // whose counts one thread adds up
-constexpr int64_t loadsAhead = 64;     // elements of dy that a thread loads before the first is added
+constexpr int64_t rowsAhead = 16;      // rows of dy that a thread loads before it adds the first
+constexpr int64_t mostAhead = 64;      // elements of them, at most
 constexpr int64_t few = 4;             // rows of dy, behind the last whole batch
 constexpr int mostColumns = 8;         // of a thread
 constexpr int countsAtOnce = 4;        // that a thread zeroes
@@ -43,7 +44,8 @@ public:
   Lists(GroupEval &g, const Op &op, llvm::ArrayRef<unsigned> tables, const Schedule &s, LoweredGroup &out)
       : g(g), op(op), tables(tables), out(out), dy(op.operand(0)), ids(op.operand(1)), table(op.result(0)->type),
         tokens(ids->type.elements()), rows(table.dim(0)), columns(table.dim(-1)),
-        width(int(std::gcd(table.dim(-1), int64_t(powerOfTwo(s.vec, mostColumns))))), ahead(loadsAhead / width) {
+        width(int(std::gcd(table.dim(-1), int64_t(powerOfTwo(s.vec, mostColumns))))),
+        ahead(std::min(rowsAhead, mostAhead / width)) {
     each = s.task;
     chunks = ceilDiv(tokens, each);
     segments = ceilDiv(rows, segmentRows);
