@@ -26,8 +26,8 @@ struct MachineRates {
   double attention = 0.52, attentionGrad = 0.42;
   double elementwise = 0.12;   // includes exponentials, divisions and dependent chains
   double scatter = 1.0 / 256;  // rows are added one by one, in order
-  /// Time of a call of cuBLASLt that also sums the columns of its second factor, over one that does not: on an H200 they
-  /// reached 0.495 and 0.704 of the peak (docs/lab/cuda-kernels.md).
+  /// Time of a call of cuBLASLt that also sums the columns of its second factor, over one that does not: on an H200
+  /// they reached 0.495 and 0.704 of the peak (docs/lab/cuda-kernels.md).
   double biasGradient = 1.42;
 };
 
