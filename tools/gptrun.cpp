@@ -16,7 +16,6 @@
 #include "runtime/launch/same_run.h"
 #include "runtime/launch/world.h"
 #include "runtime/rendezvous/rendezvous.h"
-#include "runtime/train/sample.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/weights.h"
 #include "runtime/tuning/cache_secret.h"
@@ -30,7 +29,9 @@
 #include "tools/compiler/inference.h"
 #include "tools/estimate/run_log.h"
 #include "tools/planner/cache_dir.h"
+#include "tools/serve/sample_command.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -71,13 +72,14 @@ private:
 };
 
 struct Options {
-  std::string plan, outDir, resume = "auto", prompt = "\n", data;
+  std::string plan, outDir, resume = "auto", data;
   std::optional<std::string> hosts, checkpoint;
   int64_t steps = -1;
   int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not given
   unsigned threads = 0;
-  bool profile = false, check = false, time = false, agent = false, allowChangedData = false, parseSpecial = false;
-  SampleOptions sample;
+  bool profile = false, check = false, agent = false, allowChangedData = false;
+  SampleCommand sample;
+  int64_t logProbs = -1;  // not given
 };
 
 void warn(const std::string &text) { printError("warning: {}\n", text); }
@@ -487,43 +489,37 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
   });
 }
 
-void runSample(const Options &o) {
+void runSample(Options o) {
+  SampleCommand &command = o.sample;
+  CompletionRequest &defaults = command.defaults;
+  if (!command.jsonl)
+    defaults.echo = true;
+  if (o.logProbs >= 0)
+    defaults.logProbs = o.logProbs;
+  if (const auto problem = problemOf(defaults)) {
+    std::string option = "--" + problem->parameter;
+    std::replace(option.begin(), option.end(), '_', '-');
+    throw UserError(ErrorCode::Usage, fmt::format("{} {}", option, problem->message),
+                    "gptrun sample --help lists what it takes");
+  }
   Plan plan = planOf(o);
   requireGenerator(*plan.planned);
   const std::string file = plan.run.tokenizer;
   if (file.empty())
     throw UserError(ErrorCode::FileMissing, "the plan names no tokenizer",
                     "set data.tokenizer in model.toml and compile again");
+  defaults.parseSpecial |= plan.run.parseSpecial;
   const Inference inference(o, plan);
-  TokenizerCodec codec(file, plan.run.parseSpecial || o.parseSpecial);
-  std::vector<int32_t> prompt = codec.encode(o.prompt);
-  if (prompt.empty())
-    throw UserError(ErrorCode::Usage, "the prompt is empty", "give --prompt TEXT");
+  const Tokenizer tokenizer = Tokenizer::load(file);
+  command.limits = {fact<&ModelFacts::vocabSize>(*plan.planned), fact<&ModelFacts::blockSize>(*plan.planned)};
+  if (command.prompts.empty())
+    checkPrompt(command, tokenizer);
   Session session = inference.open(o, std::move(plan), kSampling);
   inference.load(session);
-  auto print = [](const std::string &text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  };
-  SampleOptions options = o.sample;
-  options.tokens = codec.vocabSize();
-  if (std::string note = tokensWithoutText(*session.plan.planned, options.tokens); !note.empty())
+  defaults.options.tokens = tokenizer.vocabSize();
+  if (std::string note = tokensWithoutText(*session.plan.planned, tokenizer.vocabSize()); !note.empty())
     printError("note: {}\n", note);
-  print(o.prompt);
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point first, last;  // times of tokens; before the first the prompt is read
-  int64_t tokens = 0;
-  sampleTokens(session.executor, prompt, options, [&](int32_t token) {
-    last = Clock::now();
-    if (tokens++ == 0)
-      first = last;
-    print(codec.push(token));
-    return token != codec.endOfText();
-  });
-  print(codec.finish() + "\n");
-  if (const double seconds = std::chrono::duration<double>(last - first).count(); o.time && tokens > 1)
-    printError("{} tokens after the first in {:.3f} s: {:.1f} tokens/s\n", tokens - 1, seconds,
-               double(tokens - 1) / seconds);
+  samplePrompts(session.executor, tokenizer, command);
 }
 
 void runEval(const Options &o) {
@@ -552,6 +548,38 @@ void runEval(const Options &o) {
 
 template <typename T> std::string withDefault(const char *text, const T &value) {
   return fmt::format("{}; default: {}", text, value);
+}
+
+void addSampleOptions(Command sample, Options &o) {
+  CompletionRequest &r = o.sample.defaults;
+  const Option prompt = sample.option("--prompt", o.sample.prompt, "text to continue; default: the end of a line");
+  sample.option("--prompts", o.sample.prompts, "continue a prompt from every line of a file; -: of standard input")
+      .type("FILE")
+      .excludes(prompt);
+  const Option jsonl =
+      sample.flag("--jsonl", o.sample.jsonl,
+                  "JSON lines: prompts are objects with a prompt and any of id, n, max_tokens, temperature, top_k, "
+                  "top_p, min_p, repetition_penalty, seed, stop, logprobs, echo, ignore_eos; results are objects");
+  sample.flag("--parse-special", r.parseSpecial, "control tokens in a prompt become their tokens");
+  sample.option("--n", r.n, withDefault("samples of each prompt", r.n));
+  sample.option("--max-tokens", r.options.maxTokens, withDefault("tokens to generate", r.options.maxTokens));
+  sample.option("--temperature", r.options.temperature,
+                withDefault("0: always the likeliest token", r.options.temperature));
+  sample.option("--top-k", r.options.topK, withDefault("choose among the k likeliest; 0: all", r.options.topK));
+  sample.option("--top-p", r.options.topP,
+                withDefault("choose among the likeliest that together reach this probability", r.options.topP));
+  sample.option("--min-p", r.options.minP,
+                withDefault("leave out what is less likely than this part of the likeliest", r.options.minP));
+  sample.option("--repetition-penalty", r.options.repetitionPenalty,
+                withDefault("above 1: what occurred becomes less likely", r.options.repetitionPenalty));
+  sample.option("--seed", r.options.seed, withDefault("seed of the choice", r.options.seed));
+  sample.option("--stop", r.stops, "a sample ends before this text; may be given several times").repeated();
+  sample.flag("--ignore-eos", r.ignoreEnd, "go on after the token that ends a text");
+  sample.option("--logprobs", o.logProbs, "log-probability of each token, and of so many of the likeliest beside it")
+      .within(int64_t(0), mostLogProbs)
+      .needs(jsonl);
+  sample.flag("--echo", r.echo, "results begin with the prompt, as they do without --jsonl").needs(jsonl);
+  sample.flag("--time", o.sample.time, "say at the end how many tokens came in a second");
 }
 
 int run(int argc, char **argv) {
@@ -601,21 +629,7 @@ int run(int argc, char **argv) {
   Command sample = app.command("sample", "continue a prompt");
   common(sample);
   weights(sample);
-  sample.option("--prompt", o.prompt, "text to continue; default: the end of a line");
-  sample.flag("--parse-special", o.parseSpecial, "control tokens in the prompt become their tokens");
-  sample.option("--max-tokens", o.sample.maxTokens, withDefault("tokens to generate", o.sample.maxTokens))
-      .within(int64_t(1), int64_t(1) << 40);
-  sample
-      .option("--temperature", o.sample.temperature, withDefault("0: always the likeliest token", o.sample.temperature))
-      .within(0.0, 100.0);
-  sample.option("--top-k", o.sample.topK, withDefault("choose among the k likeliest; 0: all", o.sample.topK))
-      .within(int64_t(0), int64_t(1) << 31);
-  sample
-      .option("--top-p", o.sample.topP,
-              withDefault("choose among the likeliest that together reach this probability", o.sample.topP))
-      .within(1e-9, 1.0);
-  sample.option("--seed", o.sample.seed, withDefault("seed of the choice", o.sample.seed));
-  sample.flag("--time", o.time, "say at the end how many tokens came in a second");
+  addSampleOptions(sample, o);
   Command eval = app.command("eval", "loss on the validation data, or on another file");
   common(eval);
   weights(eval);
@@ -633,11 +647,8 @@ int run(int argc, char **argv) {
                     fmt::format("gptrun {} --help lists what it takes", foreign->command));
   if (o.plan.empty())
     throw UserError(ErrorCode::Usage, "which plan?", "gptrun PLAN; make one with `gptc compile model.toml -o PLAN`");
-  if (std::isnan(o.sample.temperature) || std::isnan(o.sample.topP))  // a range check does not catch NaN
-    throw UserError(ErrorCode::Usage, "--temperature and --top-p want numbers",
-                    "for example --temperature 0.8 --top-p 0.95");
   if (sample.given())
-    runSample(o);
+    runSample(std::move(o));
   else if (eval.given())
     runEval(o);
   else

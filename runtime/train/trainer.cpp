@@ -9,7 +9,7 @@
 #include "runtime/launch/pulse.h"
 #include "runtime/train/metrics.h"
 #include "runtime/train/rank_times.h"
-#include "runtime/train/sample.h"
+#include "runtime/serve/sample.h"
 #include "runtime/train/stop_signals.h"
 #include "runtime/train/tensorboard.h"
 #include "support/diagnostics.h"

@@ -7,7 +7,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/state.h"
-#include "runtime/train/sample.h"
+#include "runtime/serve/sample.h"
 #include "runtime/train/session.h"
 #include "tools/compiler/compile.h"
 

@@ -8,7 +8,7 @@
 #include "ir/opdef.h"
 #include "runtime/checkpoint/state_tensors.h"
 #include "runtime/data/data.h"
-#include "runtime/train/sample.h"
+#include "runtime/serve/sample.h"
 #include "runtime/train/session.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/weights.h"

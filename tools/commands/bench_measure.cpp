@@ -6,7 +6,7 @@
 #include "ir/opdef.h"
 #include "passes/analysis/cost.h"
 #include "runtime/device/profile.h"
-#include "runtime/train/sample.h"
+#include "runtime/serve/sample.h"
 #include "runtime/tuning/tuned_schedules.h"
 #include "support/diagnostics.h"
 #include "support/files.h"

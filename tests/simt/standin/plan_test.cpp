@@ -15,7 +15,7 @@
 #include "runtime/cuda/cudnn.h"
 #include "runtime/device/binding.h"
 #include "runtime/device/profile.h"
-#include "runtime/train/sample.h"
+#include "runtime/serve/sample.h"
 #include "runtime/train/session.h"
 #include "support/json.h"
 #include "tests/support/whole_run.h"

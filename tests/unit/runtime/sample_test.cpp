@@ -1,4 +1,4 @@
-#include "runtime/train/sample.h"
+#include "runtime/serve/sample.h"
 
 #include <gtest/gtest.h>
 
@@ -95,6 +95,44 @@ TEST(ChooseToken, EqualLogitsGoByNumber) {
   std::vector<float> same(5, 1.0f);
   EXPECT_EQ(chosen(same, {.temperature = 0}, 0.9), 0);
   EXPECT_EQ(chosen(same, {.temperature = 1, .topK = 2}, 0.9), 1);
+}
+
+/// Frequencies by chooseOnHost.
+std::map<int, double> onHost(const std::vector<float> &logits, SampleOptions o, std::vector<unsigned> seen = {}) {
+  llvm::BitVector occurred(unsigned(logits.size()));
+  for (unsigned token : seen)
+    occurred.set(token);
+  EXPECT_TRUE(choosesOnHost(o));
+  std::map<int, double> f;
+  const int n = 10000;
+  for (int i = 0; i < n; ++i)
+    f[chooseOnHost(logits, howToChoose(o, (i + 0.5) / n), o, occurred)] += 1.0 / n;
+  return f;
+}
+
+TEST(ChooseOnHost, MinPLeavesOutWhatIsLessLikelyThanAPartOfTheLikeliest) {
+  auto f = onHost(kLogits, {.temperature = 1, .minP = 0.6});
+  EXPECT_EQ(f.size(), 2u);  // 0.3 of 0.4 is more than 0.6, 0.2 is less
+  EXPECT_NEAR(f[1], 4.0 / 7, 1e-3);
+  EXPECT_EQ(onHost(kLogits, {.temperature = 1, .minP = 0.4}).size(), 3u);
+  EXPECT_EQ(onHost(kLogits, {.temperature = 1, .minP = 1}).size(), 1u);
+  EXPECT_EQ(onHost(kLogits, {.temperature = 2, .minP = 0.6}).size(), 3u)
+      << "by the probabilities after the temperature";
+  EXPECT_EQ(onHost(kLogits, {.temperature = 1, .tokens = 1, .minP = 0.9}).size(), 1u) << "the likeliest of the first";
+  f = onHost(kLogits, {.temperature = 1, .topK = 2, .minP = 0.4});
+  EXPECT_EQ(f.size(), 2u);
+  EXPECT_FALSE(choosesOnHost({.temperature = 0, .minP = 0.5})) << "the likeliest is never left out";
+  EXPECT_FALSE(choosesOnHost({}));
+}
+
+TEST(ChooseOnHost, APenaltyMakesWhatOccurredLessLikely) {
+  auto f = onHost({2, 2, -1, -1}, {.temperature = 1, .repetitionPenalty = 2}, {0, 2});
+  const double sum = std::exp(1) + std::exp(2) + std::exp(-2) + std::exp(-1);
+  EXPECT_NEAR(f[0], std::exp(1) / sum, 1e-3);
+  EXPECT_NEAR(f[1], std::exp(2) / sum, 1e-3);
+  EXPECT_NEAR(f[2], std::exp(-2) / sum, 1e-3);
+  f = onHost({3, 2}, {.temperature = 0, .repetitionPenalty = 2}, {0});
+  EXPECT_EQ(f.begin()->first, 1);
 }
 
 }  // namespace

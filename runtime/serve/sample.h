@@ -1,9 +1,10 @@
-// Samples text from a model with a KV cache.
+// The choice of the next token, and samples of one sequence.
 #pragma once
 
 #include "ir/choose_token.h"
 
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/BitVector.h"
 
 #include <array>
 #include <cstdint>
@@ -23,6 +24,10 @@ struct SampleOptions {
                     // reach this sum
   uint64_t seed = 1337;
   int64_t tokens = 0;  // choose only ids below this: the tokenizer's; 0: all of the model's
+  double minP = 0;     // leave out tokens with less than this part of the likeliest's probability (Nguyen et al. 2024),
+                       // before top-k and top-p
+  double repetitionPenalty = 1;  // logits of tokens that occurred are divided by it, negative ones multiplied (CTRL,
+                                 // Keskar et al. 2019), before the temperature
 };
 
 /// Throws UserError(Contradiction) for an encoder, which fills gaps and cannot continue a text.
@@ -35,12 +40,19 @@ void requireKnownPrompt(llvm::ArrayRef<int32_t> prompt, const Module &planned);
 /// excludes the surplus tokens, which have no text.
 std::string tokensWithoutText(const Module &planned, int64_t tokens);
 
-/// What @decode and @prefill take to choose a token (ir/choose_token.h). `u`, uniform in [0, 1), is a position in
-/// the cumulative probabilities.
-std::array<float, choose_token::columns> howToChoose(const SampleOptions &options, double u);
+/// What @decode and @prefill take to choose a token (ir/choose_token.h).
+using HowToChoose = std::array<float, choose_token::columns>;
+/// `u`, uniform in [0, 1), is a position in the cumulative probabilities.
+HowToChoose howToChoose(const SampleOptions &options, double u);
 
 /// The meaning of the op choose_token, for plans whose functions only yield logits.
 int32_t chooseToken(llvm::ArrayRef<float> logits, llvm::ArrayRef<float> how);
+
+/// Whether the options ask for what the op choose_token does not know: then the host chooses, by the function below.
+bool choosesOnHost(const SampleOptions &options);
+/// chooseToken after minP and repetitionPenalty. `seen`: the tokens that occurred; may be empty without a penalty.
+int32_t chooseOnHost(llvm::ArrayRef<float> logits, const HowToChoose &how, const SampleOptions &options,
+                     const llvm::BitVector &seen);
 
 /// Continues `prompt` (not empty) until maxTokens or until `emit` returns false. The prompt goes through @prefill in
 /// pieces, each new token through @decode. When the context is full, its last half is read again from position 0. The

@@ -1,0 +1,77 @@
+// Continues many sequences with one model.
+#pragma once
+
+#include "runtime/serve/cached_model.h"
+#include "runtime/serve/token_scores.h"
+
+#include <deque>
+#include <optional>
+
+namespace gptc {
+
+/// A sequence to be continued.
+struct Generation {
+  std::vector<int32_t> prompt;  // not empty
+  SampleOptions options;        // maxTokens may be 0: the prompt's scores alone
+  uint64_t sample = 0;          // samples of one prompt and one seed differ by this number
+  /// How many of the likeliest tokens are scored beside each new one; none: no scores.
+  std::optional<int64_t> scores;
+  /// What to do once the context is full: go on with its last half, read again from position 0; or end. A prompt that
+  /// is longer than the context keeps its end; without `slides` it must fit.
+  bool slides = true;
+  /// The scores of the prompt's tokens from the second on, before the first new token; the prompt must fit. Needs
+  /// `scores`.
+  std::function<void(std::vector<TokenScores>)> onPrompt;
+  /// A new token; `scores` is null if they are not asked for. Returns whether to go on.
+  std::function<bool(int32_t token, const TokenScores *scores)> onToken;
+  /// Nothing follows.
+  std::function<void()> onEnd;
+};
+
+/// Runs generations in the order in which they were added, as many at once as the model has slots. The tokens of each
+/// are a pure function of the model's state and of the generation, whatever runs beside it. One thread at a time.
+class Generator {
+public:
+  explicit Generator(Executor &executor);
+  /// Throws UserError(TokenOutOfRange) if the model lacks a token of the prompt.
+  void add(Generation generation);
+  /// Reads a piece of one prompt, then a token of every sequence whose prompt is read. Calls onToken and onEnd, from
+  /// which add() may be called. Returns false if nothing is left to do.
+  bool step();
+  /// Generations that have not ended.
+  int64_t unfinished() const;
+  const CachedModel &model() const { return cached; }
+
+private:
+  enum class Phase {
+    reading,   // prefill, a piece at a time
+    scoring,   // the prompt, token by token, for the logits after each
+    decoding,  // the last of `tokens` is new
+  };
+  /// A slot of the cache, and the generation that has it.
+  struct Slot {
+    std::optional<Generation> generation;
+    Phase phase = Phase::reading;
+    std::vector<int32_t> tokens;  // in the cache or to be read
+    int64_t done = 0;             // how many of them the cache holds
+    int64_t read = 0;             // how many of them prefill wrote: a later prompt may go on from there
+    int64_t made = 0;             // new tokens so far
+    llvm::BitVector seen;         // tokens that occurred, if there is a penalty
+    std::vector<TokenScores> promptScores;
+  };
+  void begin(Slot &slot, Generation generation);
+  void readPiece(int64_t index);
+  void readTokens();
+  void scored(Slot &slot, int64_t row);
+  void deliver(Slot &slot, int64_t row);
+  void end(Slot &slot);
+  void keepLast(Slot &slot, int64_t count);
+  HowToChoose howOf(const Slot &slot) const;
+
+  CachedModel cached;
+  const Module &planned;
+  std::vector<Slot> slots;
+  std::deque<Generation> waiting;
+};
+
+}  // namespace gptc

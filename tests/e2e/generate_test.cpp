@@ -1,0 +1,265 @@
+// Many prompts with `gptrun sample`: each gets what it gets alone, and what is asked for beside the text is right.
+#include "tests/support/harness.h"
+
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/plan/plan.h"
+#include "runtime/serve/generator.h"
+#include "runtime/train/session.h"
+#include "support/json.h"
+
+#include <regex>
+#include <sstream>
+using namespace e2e;
+using nlohmann::json;
+
+namespace {
+
+struct GenerateTest : ::testing::Test {
+  GenerateTest() {
+    std::string text;
+    for (int i = 0; i < 300; ++i)
+      text += "the cat sat on the mats.\nit was a fat cat. ";
+    writeFile(w.path("text.txt"), text);
+    const Result prepared =
+        w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "char", "--out", w.path("data")});
+    EXPECT_EQ(prepared.code, 0) << prepared.output;
+    std::string file = readFile(w.modelFile());
+    file = std::regex_replace(file, std::regex("vocab_size = 64\n"), "");
+    file = std::regex_replace(file, std::regex("train = \"train.bin\""),
+                              "train = \"data/train.bin\"\ntokenizer = \"data/tokenizer.json\"");
+    file = std::regex_replace(file, std::regex("val = \"val.bin\""), "val = \"data/val.bin\"");
+    writeFile(w.modelFile(), file);
+  }
+  void train(const std::vector<std::string> &settings = {}) {
+    std::vector<std::string> all = {"train.steps=20"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    plan = w.compile("plan", all);
+    const Result r = w.gptrun({plan});
+    EXPECT_EQ(r.code, 0) << r.output;
+  }
+  Result sample(std::vector<std::string> more) {
+    more.insert(more.begin(), {"sample", plan});
+    return w.gptrun(more);
+  }
+  /// The objects that come of lines of JSON.
+  std::vector<json> objects(const std::string &lines, std::vector<std::string> more = {}) {
+    writeFile(w.path("prompts.jsonl"), lines);
+    more.insert(more.end(), {"--jsonl", "--prompts", w.path("prompts.jsonl")});
+    const Result r = sample(more);
+    EXPECT_EQ(r.code, 0) << r.output;
+    std::vector<json> out;
+    std::istringstream in(r.output);
+    for (std::string line; std::getline(in, line);)
+      out.push_back(gptc::parseJson(line));
+    return out;
+  }
+  Workplace w;
+  std::string plan;
+};
+
+TEST_F(GenerateTest, ManyPromptsGetWhatEachGetsAlone) {
+  train();
+  const std::vector<std::string> prompts = {"the cat", "it was a fat", "the cat sat", "cat"};
+  auto alone = [&](const std::string &prompt, const char *seed) {
+    const Result r = sample({"--prompt", prompt, "--max-tokens", "40", "--temperature", "1", "--seed", seed});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return r.output;
+  };
+  std::string lines, together;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    lines += prompts[i] + (i % 2 ? "\r\n" : "\n");
+    together += "==> prompt " + std::to_string(i + 1) + ", sample 1 <==\n" + alone(prompts[i], "5");
+  }
+  writeFile(w.path("prompts.txt"), lines);
+  const std::vector<std::string> options = {"--max-tokens", "40", "--temperature", "1", "--seed", "5"};
+  std::vector<std::string> all = {"--prompts", w.path("prompts.txt")};
+  all.insert(all.end(), options.begin(), options.end());
+  EXPECT_EQ(sample(all).output, together);
+  all.insert(all.end(), {"--threads", "1"});
+  EXPECT_EQ(sample(all).output, together);
+
+  // As objects, each with settings of its own.
+  std::string asked;
+  for (const std::string &prompt : prompts)
+    asked +=
+        json{{"prompt", prompt}, {"max_tokens", 40}, {"temperature", 1}, {"seed", 5}, {"echo", true}, {"id", prompt}}
+            .dump() +
+        "\n";
+  std::vector<json> got = objects(asked);
+  ASSERT_EQ(got.size(), prompts.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i]["id"], prompts[i]);
+    EXPECT_EQ(got[i]["text"].get<std::string>() + "\n", alone(prompts[i], "5"));
+    EXPECT_EQ(got[i]["tokens"], 40);
+    EXPECT_EQ(got[i]["finish_reason"], "length");
+  }
+
+  // Samples of a prompt differ; the first is that of a prompt with one sample, and a second run says the same.
+  const std::string two = "{\"prompt\":\"the cat\",\"n\":3}\n{\"prompt\":[1,2],\"n\":2}\n";
+  std::vector<std::string> texts;
+  got = objects(two, options);
+  EXPECT_EQ(got, objects(two, options));
+  ASSERT_EQ(got.size(), 5u);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(got[i]["prompt"], i < 3 ? 0 : 1);
+    EXPECT_EQ(got[i]["sample"], i < 3 ? i : i - 3);
+  }
+  EXPECT_EQ("the cat" + got[0]["text"].get<std::string>() + "\n", alone("the cat", "5"));
+  EXPECT_NE(got[0]["text"], got[1]["text"]);
+  EXPECT_NE(got[1]["text"], got[2]["text"]);
+  EXPECT_NE(got[3]["text"], got[4]["text"]);
+}
+
+TEST_F(GenerateTest, ASampleEndsBeforeAStop) {
+  train({"train.steps=150", "model.dropout=0"});
+  const std::vector<std::string> greedy = {"--prompt", "the cat", "--temperature", "0", "--max-tokens", "30"};
+  auto with = [&](std::vector<std::string> stops) {
+    std::vector<std::string> all = greedy;
+    all.insert(all.end(), stops.begin(), stops.end());
+    return sample(all).output;
+  };
+  ASSERT_EQ(with({}).substr(0, 24), "the cat sat on the mats.") << "learned by heart";
+  EXPECT_EQ(with({"--stop", "on the"}), "the cat sat \n");
+  EXPECT_EQ(with({"--stop", "never", "--stop", "mat", "--stop", " on"}), "the cat sat\n");
+  EXPECT_EQ(with({"--stop", "cat sat"}).substr(0, 24), "the cat sat on the mats.")
+      << "the prompt is none of the answer";
+  const std::string asked = "{\"prompt\":\"the cat\",\"temperature\":0,\"max_tokens\":30,\"stop\":";
+  const std::vector<json> got =
+      objects(asked + "\"on the\"}\n" + asked + "[\"x\",\" sat\"],\"id\":[7]}\n" + asked + "[]}\n");
+  ASSERT_EQ(got.size(), 3u);
+  EXPECT_EQ(got[0]["text"], " sat ");
+  EXPECT_EQ(got[0]["finish_reason"], "stop");
+  EXPECT_EQ(got[1]["text"], "");
+  EXPECT_EQ(got[1]["id"], json::array({7}));
+  EXPECT_EQ(got[2]["finish_reason"], "length");
+}
+
+// Beside each token its log-probability: for the prompt's, what the evaluation says.
+TEST_F(GenerateTest, LogProbabilitiesAreThoseOfTheEvaluation) {
+  train();
+  const std::vector<json> got =
+      objects("{\"prompt\":\"the cat sat on\",\"echo\":true,\"logprobs\":3,\"max_tokens\":2,\"temperature\":0}\n"
+              "{\"prompt\":\"the cat sat on\",\"echo\":true,\"logprobs\":0,\"max_tokens\":0}\n"
+              "{\"prompt\":\"the cat sat on\",\"logprobs\":2,\"max_tokens\":1,\"temperature\":0}\n");
+  ASSERT_EQ(got.size(), 3u);
+  const json &scores = got[0]["logprobs"];
+  const size_t prompt = 14;
+  ASSERT_EQ(scores["tokens"].size(), prompt + 2);
+  const std::string text = got[0]["text"];
+  EXPECT_EQ(text.substr(0, prompt), "the cat sat on");
+  EXPECT_TRUE(scores["token_logprobs"][0].is_null());
+  EXPECT_TRUE(scores["top_logprobs"][0].is_null());
+  for (size_t i = 0; i < prompt + 2; ++i) {
+    EXPECT_EQ(scores["tokens"][i], text.substr(i, 1));
+    EXPECT_EQ(scores["text_offset"][i], i);
+    if (!i)
+      continue;
+    const json &top = scores["top_logprobs"][i];
+    EXPECT_GE(top.size(), 3u);
+    EXPECT_LE(top.size(), 4u);
+    EXPECT_EQ(top[text.substr(i, 1)], scores["token_logprobs"][i]);
+    for (const auto &[token, score] : top.items())
+      EXPECT_TRUE(i < prompt || score <= scores["token_logprobs"][i]) << token << ": the likeliest was chosen";
+  }
+  EXPECT_EQ(got[1]["text"], "the cat sat on");
+  EXPECT_EQ(got[1]["tokens"], 0);
+  EXPECT_EQ(got[1]["logprobs"]["token_logprobs"],
+            json(std::vector<json>(scores["token_logprobs"].begin(), scores["token_logprobs"].begin() + prompt)));
+  EXPECT_EQ(got[2]["logprobs"]["tokens"], json::array({scores["tokens"][prompt]}));
+  EXPECT_NEAR(got[2]["logprobs"]["token_logprobs"][0], double(scores["token_logprobs"][prompt]), 1e-5);
+
+  // The model's whole context, against @eval.
+  gptc::Session s(gptc::loadPlan(plan), cacheDir(), 2);
+  gptc::loadWeights(s.executor, w.path("out/checkpoints/") + w.checkpoints(w.path("out")).back(),
+                    gptc::modelIdentity(*s.plan.planned));
+  const gptc::Type &batch = s.executor.argType("eval", 0);
+  std::vector<int32_t> x(size_t(batch.dim(0) * batch.dim(1))), y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = int32_t(i * 7 + i * i % 5) % 15;
+    y[i] = int32_t((i + 1) * 7 + (i + 1) * (i + 1) % 5) % 15;
+  }
+  s.executor.run("eval", {x.data(), y.data()});
+  const float *first = static_cast<const float *>(s.executor.result("eval", 0));
+  const std::vector<float> nll(first, first + batch.dim(1));
+  x.resize(size_t(batch.dim(1)));
+  int calls = 0;
+  gptc::Generator generator(s.executor);
+  generator.add({.prompt = x,
+                 .options = {.maxTokens = 0},
+                 .scores = 1,
+                 .onPrompt = [&](const std::vector<gptc::TokenScores> &prompt) {
+                   ++calls;
+                   ASSERT_EQ(prompt.size(), x.size() - 1);
+                   for (size_t i = 0; i < prompt.size(); ++i) {
+                     EXPECT_EQ(prompt[i].id, y[i]);
+                     EXPECT_NEAR(prompt[i].logProbability, -nll[i], 1e-4 * (1 + nll[i])) << i;
+                   }
+                 }});
+  while (generator.step())
+    ;
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(GenerateTest, WhatTheChoiceTakesBesideTheUsual) {
+  train({"train.steps=150", "model.dropout=0"});
+  const std::string asked = "{\"prompt\":\"the cat\",\"max_tokens\":30,\"temperature\":";
+  const std::vector<json> got = objects(asked + "1}\n" + asked + "1,\"min_p\":0.999}\n" + asked + "0}\n" + asked +
+                                        "0,\"repetition_penalty\":20}\n");
+  EXPECT_NE(got[0]["text"], got[1]["text"]);
+  EXPECT_EQ(got[1]["text"], got[2]["text"]) << "only the likeliest is left";
+  EXPECT_NE(got[2]["text"], got[3]["text"]);
+}
+
+TEST_F(GenerateTest, WhatCannotBeContinuedIsSaid) {
+  train({"train.steps=1"});
+  auto expect = [&](const std::string &lines, std::vector<std::string> more, int code, const std::string &text) {
+    writeFile(w.path("bad"), lines);
+    more.insert(more.end(), {"--prompts", w.path("bad"), "--max-tokens", "2"});
+    const Result r = sample(more);
+    EXPECT_EQ(r.code, code) << r.output;
+    EXPECT_NE(r.output.find(text), std::string::npos) << r.output << "\nlacks " << text;
+    return r.output;
+  };
+  const std::vector<std::string> jsonl = {"--jsonl"};
+  EXPECT_EQ(expect("", {}, 0, ""), "");
+  EXPECT_EQ(expect("cat\n\n", {}, 3, "bad, line 2: prompt: is empty").substr(0, 4), "==> ") << "the first is there";
+  expect("cat\nQ\n", {}, 3, "line 2: prompt: the tokenizer's vocabulary does not hold \"Q\"");
+  expect("cat\n", jsonl, 3, "line 1: this is no JSON");
+  expect("[1]\n", jsonl, 3, "line 1: this is no object");
+  expect("{}\n", jsonl, 3, "prompt: is missing");
+  expect("{\"prompt\":[]}\n", jsonl, 3, "prompt: must be a text or an array");
+  expect("{\"prompt\":[1,-1]}\n", jsonl, 3, "prompt: must be a text or an array");
+  expect("{\"prompt\":[1,15]}\n", jsonl, 3, "line 1: prompt: token 15 is beyond the vocabulary of 15");
+  expect("{\"prompt\":\"cat\",\"promt\":1}\n", jsonl, 3, "promt: unknown; is it prompt?");
+  for (const auto &[member, what] : std::vector<std::pair<std::string, std::string>>{
+           {"\"n\":0", "n: must be from 1 to 4096"},
+           {"\"n\":1.5", "n: must be an integer"},
+           {"\"n\":99999999999999999999", "n: must be an integer"},
+           {"\"max_tokens\":0", "max_tokens: must be at least 1 without echo"},
+           {"\"temperature\":\"hot\"", "temperature: must be a number"},
+           {"\"temperature\":1e300", "temperature: must be from 0 to 100"},
+           {"\"top_p\":0", "top_p: must be above 0"},
+           {"\"seed\":-1", "seed: is out of range"},
+           {"\"logprobs\":21", "logprobs: must be from 0 to 20"},
+           {"\"echo\":1", "echo: must be true or false"},
+           {"\"stop\":\"\"", "stop: has an empty text"},
+           {"\"stop\":[1]", "stop: must be a text or an array of texts"}})
+    expect("{\"prompt\":\"cat\"," + member + "}\n", jsonl, 3, "line 1: " + what);
+  expect("{\"prompt\":\"" + std::string(100, 'c') + "\",\"echo\":true,\"logprobs\":1}\n", jsonl, 3,
+         "100 tokens, of which the context of 16 holds no");
+  EXPECT_EQ(sample({"--prompts", w.path("none")}).code, 3);
+  EXPECT_EQ(sample({"--prompts", w.path("bad"), "--prompt", "x"}).code, 2);
+  EXPECT_EQ(sample({"--prompts", w.path("bad"), "--echo"}).code, 2);
+  EXPECT_EQ(sample({"--stop="}).code, 2);
+  EXPECT_EQ(sample({"--min-p", "2"}).code, 2);
+  // A full disk ends it, however many prompts are left.
+  const Result full =
+      Process({"/bin/sh", "-c", "yes cat | " GPTC_BIN_DIR "/gptrun sample " + plan + " --prompts - > /dev/full"},
+              {{"GPTC_CACHE", cacheDir()}}, w.path("shell"))
+          .wait();
+  EXPECT_EQ(full.code, 4) << full.output;
+  EXPECT_NE(full.output.find("cannot write to standard output: No space left on device"), std::string::npos)
+      << full.output;
+}
+
+}  // namespace

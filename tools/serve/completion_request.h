@@ -1,0 +1,54 @@
+// What is asked of a model: texts to continue, in the form of OpenAI's /v1/completions.
+#pragma once
+
+#include "frontends/tokenizer/tokenizer.h"
+#include "runtime/serve/sample.h"
+#include "support/json.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+struct CompletionRequest {
+  std::vector<int32_t> prompt;
+  SampleOptions options;
+  int64_t n = 1;                    // samples of the prompt
+  std::vector<std::string> stops;   // texts at which a sample ends, and of which it has none
+  std::optional<int64_t> logProbs;  // how many of the likeliest tokens to score beside each token; none: no scores
+  bool echo = false;                // the sample begins with the prompt
+  bool ignoreEnd = false;           // go on after the token that ends a text
+  bool parseSpecial = false;        // control tokens in the prompt's text become their tokens
+  nlohmann::json id;                // given back with the results; null: none
+  int64_t controlTokens = 0;        // that stand in the prompt's text
+};
+
+constexpr int64_t mostSamples = 4096, mostStops = 16, mostLogProbs = 20, mostNewTokens = int64_t(1) << 40;
+
+/// A request that cannot be served. `parameter` is the member of the object at fault, or "".
+struct RequestError {
+  std::string parameter, message;
+};
+
+/// Reads an object with a "prompt", a text or an array of token ids, and any of n, max_tokens, temperature, top_k,
+/// top_p, min_p, repetition_penalty, seed, stop (a text or an array of up to 16), logprobs (up to 20), echo,
+/// ignore_eos, id. What is absent or null is as in `defaults`. Throws RequestError.
+CompletionRequest readRequest(const nlohmann::json &object, const CompletionRequest &defaults,
+                              const Tokenizer &tokenizer);
+
+/// Sets the prompt to the tokens of a text. Throws RequestError if it has none, or if the tokenizer has no token for a
+/// part of it.
+void setPrompt(CompletionRequest &request, const std::string &text, const Tokenizer &tokenizer);
+
+/// What a model can take.
+struct PromptLimits {
+  int64_t vocabulary = 0, context = 0;
+};
+/// Why the prompt cannot be continued; nothing if it can.
+std::optional<RequestError> promptProblem(const CompletionRequest &request, const PromptLimits &limits);
+
+/// Why a request's numbers are out of range; nothing if they are not.
+std::optional<RequestError> problemOf(const CompletionRequest &request);
+
+}  // namespace gptc

@@ -1,0 +1,29 @@
+// `gptrun sample`: continues one prompt or many.
+#pragma once
+
+#include "tools/serve/completion_request.h"
+
+namespace gptc {
+
+class Executor;
+
+struct SampleCommand {
+  CompletionRequest defaults;  // what the options of the command line say
+  std::string prompt = "\n";
+  std::string prompts;  // file with a prompt a line, "-" for standard input; "": `prompt` alone
+  PromptLimits limits;
+  bool jsonl = false;  // prompts and results are JSON lines
+  bool time = false;   // say at the end how many tokens came in a second
+};
+
+/// Throws what samplePrompts throws for the first prompt's tokens.
+void checkPrompt(const SampleCommand &command, const Tokenizer &tokenizer);
+
+/// Prints the samples of all prompts to standard output, in order. As text, a sample is printed as it grows, behind its
+/// prompt and, if there are several, a line that numbers it. As JSON lines it is an object with its prompt's number
+/// from 0 or its id, the sample's number, text, finish_reason, tokens and, if asked for, logprobs. Throws
+/// UserError(Usage, FileMissing) and, after all samples of earlier prompts, DataInvalid for a prompt that cannot be
+/// continued.
+void samplePrompts(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command);
+
+}  // namespace gptc
