@@ -85,10 +85,13 @@ public:
     counter("good_steps");
   }
 
-  void declareCaches() {
+  /// Of one sequence, or of `slots`.
+  void declareCaches(int64_t slots) {
     for (int64_t l = 0; l < c.nLayer; ++l)
       for (const char *which : {"k", "v"}) {
-        const Type type(DType::f32, {c.nKvHead, c.blockSize, c.headSize()});
+        Type type(DType::f32, {c.nKvHead, c.blockSize, c.headSize()});
+        if (slots)
+          type.dims.insert(type.dims.begin(), slots);
         addState(m, fmt::format("h.{}.attn.{}_cache", l, which), type, StateKind::cache);
       }
   }
@@ -258,13 +261,27 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   applyGroups(config, *m);
   if (config.precision.compute == "fp16")
     declarations.declareLossScale();
+  if (options.slots) {
+    GPTC_CHECK(c.causal, "an encoder has no cache");
+    setFact<&BatchFacts::prefill>(*m, prefill);
+    declarations.declareCaches(options.slots);
+    // Not of one token: products of one row sum in another order (codegen/recipes/matmul/few_rows.cpp).
+    const int64_t all = std::max<int64_t>(2, options.slots);
+    for (int64_t tokens = 2; tokens < all; tokens *= 2)
+      buildStep(*m, config, options, tokens, tokens);
+    buildStep(*m, config, options, all, options.slots);
+    if (prefill > all)
+      buildStep(*m, config, options, prefill, options.slots);
+    buildScore(*m, config, options, prefill);
+    return m;
+  }
   buildLoss(*m, config, options, "forward", true);
   buildLoss(*m, config, options, "eval", false);
   if (!c.causal)
     setFact<&BatchFacts::maskToken>(*m, c.maskToken());
   if (options.sampling && c.causal) {
     setFact<&BatchFacts::prefill>(*m, prefill);
-    declarations.declareCaches();
+    declarations.declareCaches(0);
     buildCached(*m, config, options, "decode", 1, false);
     buildCached(*m, config, options, "prefill", prefill, prefill > 1);
   }

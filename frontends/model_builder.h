@@ -30,14 +30,21 @@
 //       begins at n - P: writing a token twice leaves the same cache. A prompt of n < P tokens is padded with arbitrary
 //       tokens, with last = n - 1: @decode overwrites the entries past the end before any token attends to them. If
 //       P = 1, there is no %last.
+// With BuildOptions::slots = S > 0 there are these instead, for any tokens of up to S sequences:
+//   @step_N(%tok: i32[1,N], %places: i64[N,2][, %rows: i64[S]], %how: f32[N or S,5]) -> f32[N or S,V], i32[N or S]
+//       N = 2, 4, ... up to S, and P. Token i joins slot places[i,0] at position places[i,1] < T, each at a place of
+//       its own, and sees what its slot holds up to there, tokens of this call included; one at a negative position is
+//       none. Logits after each token, or where N > S after the tokens of %rows.
+//   @score(%tok: i32[1,P], %places: i64[P,2]) -> f32[P,V]
+//       Logits after each token.
 //
 // States. Parameters have Hugging Face's GPT-2 names without the leading "transformer."; a linear layer is [in,out], y
 // = x W + b. Attribute hf is the name in files: that of the first family of Hugging Face's that holds the model, with
 // its layout (frontends/hf/tensors.h); of a model that none holds, the same. @rng_seed and @step are i64[] counters.
-// h.I.attn.k_cache and v_cache are [n_kv_head,T,D], kind "cache"; D is head_dim. Matrices have decay=true. Initial
-// values: embeddings normal(0.02); linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at its own
-// width; projections into the residual stream s / sqrt(2 n_layer); biases 0, gains 1, or 0 if norms add 1. Every
-// parameter and every dropout site has its own random stream.
+// h.I.attn.k_cache and v_cache are [n_kv_head,T,D] or [S,n_kv_head,T,D], kind "cache"; D is head_dim. Matrices have
+// decay=true. Initial values: embeddings normal(0.02); linear layers normal(s) with s = 0.02 sqrt(768 / n_embd),
+// GPT-2's value at its own width; projections into the residual stream s / sqrt(2 n_layer); biases 0, gains 1, or 0 if
+// norms add 1. Every parameter and every dropout site has its own random stream.
 //
 // The module's attributes are those of ModelFacts, BatchFacts, OptimizerFacts, PrecisionFacts, CompileFacts and, for
 // several ranks or logical shards, ParallelFacts (ir/facts.def). `fold`, the rows per block of sums over tokens, is the
@@ -58,6 +65,9 @@ struct BuildOptions {
   bool decomposedAttention = false;
   /// Include @decode and @prefill.
   bool sampling = true;
+  /// Of a decoder: not the functions of training but @step_N and @score, with a cache of so many slots; 0: those of
+  /// training.
+  int64_t slots = 0;
 };
 
 /// Requires a configuration from loadConfig, in which all sizes are known. Throws UserError(TooLarge) beyond 10^12

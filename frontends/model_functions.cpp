@@ -71,12 +71,7 @@ public:
     Value *pos = f->body.addArg(Type::scalar(DType::i64), "pos");
     Value *last = picks ? f->body.addArg(Type::scalar(DType::i64), "last") : nullptr;
     Value *how = f->body.addArg(Type(DType::f32, {1, choose_token::columns}), "how");
-    Value *h = embed(tok, pos);
-    makeRopeTable(count, pos);
-    for (int l = 0; l < c.nLayer; ++l)
-      h = layer(h, l, pos);
-    at("last");
-    h = reshape(h, {count, c.nEmbd});
+    Value *h = hidden(tok, pos);
     if (last)  // before the final norm, because nothing after it mixes tokens
       h = b.value(OpKind::dynamic_slice, {h, last}, attrs({{"size", int64_t(1)}}));
     Value *logits = head(finalNorm(h));
@@ -86,7 +81,41 @@ public:
     b.ret({logits, id});
   }
 
+  void buildStep(int64_t tokens, int64_t chosen) {
+    Value *tok = f->body.addArg(Type(DType::i32, {1, tokens}), "tok");
+    Value *places = f->body.addArg(Type(DType::i64, {tokens, 2}), "places");
+    Value *rows = chosen < tokens ? f->body.addArg(Type(DType::i64, {chosen}), "rows") : nullptr;
+    Value *how = f->body.addArg(Type(DType::f32, {chosen, choose_token::columns}), "how");
+    Value *h = hidden(tok, places);
+    if (rows)  // before the final norm, because nothing after it mixes tokens
+      h = b.value(OpKind::embedding, {h, rows});
+    Value *logits = head(finalNorm(h));
+    at("choice");
+    Value *id = b.value(OpKind::choose_token, {logits, how});
+    at("");
+    b.ret({logits, id});
+  }
+
+  void buildScore(int64_t tokens) {
+    Value *tok = f->body.addArg(Type(DType::i32, {1, tokens}), "tok");
+    Value *places = f->body.addArg(Type(DType::i64, {tokens, 2}), "places");
+    Value *logits = head(finalNorm(hidden(tok, places)));
+    at("");
+    b.ret({logits});
+  }
+
 private:
+  /// The residual stream [t,C] behind all layers.
+  Value *hidden(Value *tok, Value *pos) {
+    const int64_t count = tok->type.dim(1);
+    Value *h = embed(tok, pos);
+    makeRopeTable(count, pos);
+    for (int l = 0; l < c.nLayer; ++l)
+      h = layer(h, l, pos);
+    at("last");
+    return reshape(h, {count, c.nEmbd});
+  }
+
   void at(const std::string &loc, int layer = -1) {
     b.loc = layer < 0 ? loc : fmt::format("h{}.{}", layer, loc);
     b.layer = layer;
@@ -146,7 +175,10 @@ private:
     return bias ? add(y, read(name + ".bias")) : y;
   }
 
-  /// Position embeddings of rows from `pos` on; of all rows if `pos` is null.
+  /// The positions, i64[t], of tokens that each have a slot and a position, i64[t,2].
+  Value *positionsOf(Value *places) { return reshape(slice(places, 1, 1, 1), {places->type.dim(0)}); }
+
+  /// Position embeddings of rows from `pos` on, or of the places of tokens; of all rows if `pos` is null.
   Value *embed(Value *tokens, Value *pos) {
     at("wte");
     Value *h = b.value(OpKind::embedding, {read("wte.weight"), tokens});
@@ -155,7 +187,9 @@ private:
     if (c.position == Position::learned) {
       at("wpe");
       Value *table = read("wpe.weight");
-      if (pos)
+      if (pos && pos->type.rank())
+        table = b.value(OpKind::embedding, {table, reshape(positionsOf(pos), {1, tokens->type.dim(1)})});
+      else if (pos)
         table = b.value(OpKind::dynamic_slice, {table, pos}, attrs({{"size", tokens->type.dim(1)}}));
       h = add(h, table);
     }
@@ -171,11 +205,13 @@ private:
     return dropout(h, -1, residualSite);
   }
 
-  /// Angles of `rows` positions from `pos` (null: 0) on, for all layers.
+  /// Angles of `rows` positions from `pos` (null: 0) on, or of the places of tokens, for all layers.
   void makeRopeTable(int64_t rows, Value *pos) {
     if (c.position != Position::rope)
       return;
     at("rope");
+    if (pos && pos->type.rank())
+      pos = positionsOf(pos);
     AttrMap how = attrs({{"rows", rows}, {"size", c.rotated()}});
     if (c.ropeTheta != 10000)
       how.set("theta", c.ropeTheta);
@@ -397,6 +433,15 @@ void buildLoss(Module &m, const Config &config, const BuildOptions &options, con
 void buildCached(Module &m, const Config &config, const BuildOptions &options, const char *name, int64_t count,
                  bool picks) {
   FunctionBuilder(m, config, options, name).buildCached(count, picks);
+}
+
+void buildStep(Module &m, const Config &config, const BuildOptions &options, int64_t tokens, int64_t chosen) {
+  const std::string name = fmt::format("step_{}", tokens);
+  FunctionBuilder(m, config, options, name.c_str()).buildStep(tokens, chosen);
+}
+
+void buildScore(Module &m, const Config &config, const BuildOptions &options, int64_t tokens) {
+  FunctionBuilder(m, config, options, "score").buildScore(tokens);
 }
 
 }  // namespace gptc

@@ -14,4 +14,10 @@ void buildLoss(Module &m, const Config &config, const BuildOptions &options, con
 void buildCached(Module &m, const Config &config, const BuildOptions &options, const char *name, int64_t count,
                  bool picks);
 
+/// Adds @step_N for N = `tokens`, of which `chosen` get logits and a token chosen by them.
+void buildStep(Module &m, const Config &config, const BuildOptions &options, int64_t tokens, int64_t chosen);
+
+/// Adds @score, which returns the logits behind each of its `tokens`.
+void buildScore(Module &m, const Config &config, const BuildOptions &options, int64_t tokens);
+
 }  // namespace gptc

@@ -562,7 +562,8 @@ private:
   void takeFewRows() {
     for (auto &owned : units) {
       Unit *u = owned.get();
-      if (u->anchor->is(OpKind::attention_cached) && u->anchor->operand(0)->type.dim(1) == 1) {
+      if (u->anchor->is(OpKind::attention_cached) && u->anchor->operand(0)->type.dim(1) == 1 &&
+          u->anchor->operand(1)->type.rank() == 3) {
         u->kind = RecipeKind::attention_split;
         ++attentionsSplit;
       }

@@ -80,6 +80,7 @@ struct Options {
   bool profile = false, check = false, agent = false, allowChangedData = false;
   SampleCommand sample;
   int64_t logProbs = -1;  // not given
+  int64_t slots = 0;      // 0: as many as suit
 };
 
 void warn(const std::string &text) { printError("warning: {}\n", text); }
@@ -489,6 +490,28 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
   });
 }
 
+/// A plan that continues as many samples at once as there are slots. On CPUs all have slots, so that a sample does not
+/// depend on their number; on a GPU one sequence is fastest by itself.
+Plan samplingPlan(const Options &o, Plan plan) {
+  const bool many = !o.sample.prompts.empty() || o.sample.defaults.n > 1;
+  if (plan.model.empty() && o.slots > 1)
+    throw UserError(ErrorCode::NotBuiltYet,
+                    "the plan was compiled from a module: it continues one sample at a time, and has no --slots",
+                    "leave out --slots, or compile a model.toml");
+  const int64_t slots = o.slots ? o.slots : many ? 8 : 1;
+  if (plan.model.empty() || (slots == 1 && plan.target.isCuda()))
+    return inferencePlan(std::move(plan), kSampling, defaultCacheDir());
+  plan = servingPlan(std::move(plan), slots, defaultCacheDir());
+  if (slots > 1) {
+    int64_t cache = 0;
+    for (const auto &s : plan.planned->states)
+      cache += kindOf(*s) == StateKind::cache ? s->type.bytes() : 0;
+    printError("note: {} slots of {} tokens: {} of cache, {} in all\n", slots, o.sample.limits.context,
+               formatBytes(double(cache)), formatBytes(double(fact<&MemoryFacts::arenaBytes>(*plan.planned))));
+  }
+  return plan;
+}
+
 void runSample(Options o) {
   SampleCommand &command = o.sample;
   CompletionRequest &defaults = command.defaults;
@@ -514,7 +537,7 @@ void runSample(Options o) {
   command.limits = {fact<&ModelFacts::vocabSize>(*plan.planned), fact<&ModelFacts::blockSize>(*plan.planned)};
   if (command.prompts.empty())
     checkPrompt(command, tokenizer);
-  Session session = inference.open(o, std::move(plan), kSampling);
+  Session session(samplingPlan(o, std::move(plan)), defaultCacheDir(), o.threads);
   inference.load(session);
   defaults.options.tokens = tokenizer.vocabSize();
   if (std::string note = tokensWithoutText(*session.plan.planned, tokenizer.vocabSize()); !note.empty())
@@ -579,6 +602,10 @@ void addSampleOptions(Command sample, Options &o) {
       .within(int64_t(0), mostLogProbs)
       .needs(jsonl);
   sample.flag("--echo", r.echo, "results begin with the prompt, as they do without --jsonl").needs(jsonl);
+  sample
+      .option("--slots", o.slots,
+              "samples that are continued at once, with the same results; default: 8 for many, 1 for one")
+      .within(int64_t(1), int64_t(1024));
   sample.flag("--time", o.sample.time, "say at the end how many tokens came in a second");
 }
 

@@ -285,20 +285,27 @@ std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
 
 // ---- with a cache ---------------------------------------------------------------------------------------------------
 
+/// Where a cache of slots has its slots: in a dimension before the heads.
+bool hasSlots(const Op &op) { return op.operand(1)->type.rank() == 4; }
+
 bool inferCached(const Op &op, std::vector<Type> &types, std::string &error) {
   const Type &qkv = op.operand(0)->type;
   Heads n;
   if (!Heads::from(op, qkv, n, error))
     return false;
-  if (n.batch != 1)
-    return fail(error, "a cache holds one sequence, but qkv has {}", n.batch);
   const Type &k = op.operand(1)->type;
-  if (k.rank() != 3 || k.dtype != qkv.dtype || k.dims[0] != Dim(n.keyValues) || k.dims[2] != Dim(n.size) ||
-      k.dim(1) != k.padded(1) || k.dim(1) < n.rows)
-    return fail(error, "the cache must be {}[{},S,{}] with S at least {}, not {}", nameOf(qkv.dtype).str(), n.keyValues,
-                n.size, n.rows, k.str());
+  const bool slots = k.rank() == 4;
+  if (n.batch != 1)
+    return fail(error, "the tokens of all slots are one row of qkv, which has {}", n.batch);
+  const Type one = slots ? k.slice(1, 4) : k;
+  if (one.rank() != 3 || k.dtype != qkv.dtype || one.dims[0] != Dim(n.keyValues) || one.dims[2] != Dim(n.size) ||
+      one.dim(1) != one.padded(1) || k.dim(0) != k.padded(0) || (!slots && one.dim(1) < n.rows))
+    return fail(error, "the cache must be {}[{},S,{}] with S at least {}, or have slots before these, not {}",
+                nameOf(qkv.dtype).str(), n.keyValues, n.size, n.rows, k.str());
   if (!expectSame(k, op.operand(2)->type, "the caches of keys and values", error) ||
-      !expectScalar(op, 3, DType::i64, error) || !expectOptionalOperands(op, 4, n.queries, error))
+      !(slots ? expectType(op, 3, Type(DType::i64, {n.rows, 2}), "a slot and a position for each token", error)
+              : expectScalar(op, 3, DType::i64, error)) ||
+      !expectOptionalOperands(op, 4, n.queries, error))
     return false;
   types = {n.outType(qkv), k, k};
   return true;
@@ -306,32 +313,62 @@ bool inferCached(const Op &op, std::vector<Type> &types, std::string &error) {
 
 std::vector<Tensor> referenceCached(const Op &op, std::span<const Tensor *const> in) {
   Heads n(op, op.operand(0)->type);
-  const double *x = in[0]->data.data();
+  const double *x = in[0]->data.data(), *places = in[3]->data.data();
   Tensor o(op.result(0)->type), k = *in[1], v = *in[2];
-  int64_t capacity = k.type.dim(1);
-  int64_t pos = int64_t(std::clamp(in[3]->data[0], 0.0, double(capacity - n.rows)));
-  auto at = [&](int64_t head, int64_t row) { return (head * capacity + row) * n.size; };
+  const bool slots = hasSlots(op);
+  const int64_t capacity = k.type.dim(slots ? 2 : 1), most = slots ? k.type.dim(0) - 1 : 0;
+  auto slotOf = [&](int64_t t) { return slots ? int64_t(std::clamp(places[2 * t], 0.0, double(most))) : 0; };
+  auto positionOf = [&](int64_t t) {
+    return slots ? int64_t(std::clamp(places[2 * t + 1], -1.0, double(capacity - 1)))
+                 : int64_t(std::clamp(places[0], 0.0, double(capacity - n.rows))) + t;
+  };
+  auto at = [&](int64_t t, int64_t h, int64_t row) {
+    return ((slotOf(t) * n.keyValues + n.keyHead(h)) * capacity + row) * n.size;
+  };
   for (int64_t h = 0; h < n.queries; ++h)
-    for (int64_t t = 0; t < n.rows; ++t) {
-      std::copy_n(x + n.k(0, t, h), n.size, &k.data[at(n.keyHead(h), pos + t)]);
-      std::copy_n(x + n.v(0, t, h), n.size, &v.data[at(n.keyHead(h), pos + t)]);
-    }
+    for (int64_t t = 0; t < n.rows; ++t)
+      if (const int64_t position = positionOf(t); position >= 0) {
+        std::copy_n(x + n.k(0, t, h), n.size, &k.data[at(t, h, position)]);
+        std::copy_n(x + n.v(0, t, h), n.size, &v.data[at(t, h, position)]);
+      }
   for (int64_t h = 0; h < n.queries; ++h) {
     const Scores score(op, n, in, h);
     for (int64_t i = 0; i < n.rows; ++i) {
-      const int64_t first = firstKey(op, pos + i);
-      std::vector<double> s(pos + i + 1 - first);
+      const int64_t position = positionOf(i), first = position < 0 ? 0 : firstKey(op, position);
+      if (position < 0)
+        continue;
+      std::vector<double> s(position + 1 - first);
       for (int64_t j = 0; j < int64_t(s.size()); ++j)
-        s[j] = score(pos + i, first + j, dot(x + n.q(0, i, h), &k.data[at(n.keyHead(h), first + j)], n.size));
+        s[j] = score(position, first + j, dot(x + n.q(0, i, h), &k.data[at(i, h, first + j)], n.size));
       double most = *std::max_element(s.begin(), s.end()), sum = 0;
       for (double e : s)
         sum += std::exp(e - most);
       for (int64_t j = 0; j < int64_t(s.size()); ++j)
         for (int64_t c = 0; c < n.size; ++c)
-          o.data[n.o(0, i, h) + c] += std::exp(s[j] - most) / sum * v.data[at(n.keyHead(h), first + j) + c];
+          o.data[n.o(0, i, h) + c] += std::exp(s[j] - most) / sum * v.data[at(i, h, first + j) + c];
     }
   }
   return {std::move(o), std::move(k), std::move(v)};
+}
+
+/// Tokens of several sequences in a cache of slots: some in a row, some alone, some none.
+OpDef::Sample sampleOfSlots(SampleSource &s, AttrMap at) {
+  const int64_t heads = at.getInt("n_head"), keyHeads = at.getInt("n_kv_head"), size = s.extent(33),
+                slots = s.between(1, 4), capacity = s.between(4, 40), rows = s.extent(9);
+  const Type cache(DType::f32, {slots, keyHeads, capacity, size}), places(DType::i64, {rows, 2});
+  Tensor place(places);
+  std::vector<int64_t> next;
+  for (int64_t i = 0; i < slots; ++i)
+    next.push_back(s.between(0, capacity - 1));
+  for (int64_t t = 0; t < rows; ++t) {
+    const int64_t slot = s.between(0, slots - 1);
+    int64_t &position = next[size_t(slot)];
+    place.data[2 * t] = double(slot);
+    place.data[2 * t + 1] = position < capacity && s.between(0, 4) ? double(position++) : -1;
+  }
+  return {.operandTypes = {Type(DType::f32, {1, rows, (heads + 2 * keyHeads) * size}), cache, cache, places},
+          .attrs = std::move(at),
+          .operandValues = {Tensor(), Tensor(), Tensor(), std::move(place)}};
 }
 
 }  // namespace
@@ -421,9 +458,13 @@ OpDef define_attention_cached() {
   return {
       .kind = OpKind::attention_cached,
       .name = "attention_cached",
-      .summary = "attention of new tokens to a cache of keys and values, which they join at rows pos..; token i sees "
-                 "rows <= pos+i, of these the last `window` if there is a window",
-      .shapes = "qkv [1,t,(H+2Hkv)D], k [Hkv,S,D], v [Hkv,S,D], pos i64[][, head0 i64[]] -> o [1,t,HD], k, v",
+      .summary =
+          "attention of new tokens to a cache of keys and values, which they join at rows pos..; token i sees "
+          "rows <= pos+i, of these the last `window` if there is a window. In a cache with slots row i of pos is "
+          "the slot of token i and its row there, one of its own, and a token whose row is negative is none: its "
+          "result is 0",
+      .shapes = "qkv [1,t,(H+2Hkv)D], k and v [Hkv,S,D], pos i64[][, head0 i64[]] -> o [1,t,HD], k, v; or k and v "
+                "[slots,Hkv,S,D], pos i64[t,2]",
       .operands = {{"qkv"}, {"k"}, {"v"}, {"pos"}, {"head0", true}},
       .attrs = {{AttrSpec::Int, "n_head", true, int64_t(1)},
                 {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
@@ -437,7 +478,7 @@ OpDef define_attention_cached() {
       .autocast = {AutocastClass::low, {0, 1, 2}},
       .tokens = Tokens::sequences,
       .tokenSum = noTokenSum,
-      .indices = {3, [](const Op &op) { return op.operand(1)->type.dim(1); }},
+      .indices = {3, [](const Op &op) { return op.operand(1)->type.dim(-2); }},
       .infer = inferCached,
       .check = checkScores,  // pos is clamped so that rows exist
       .grad = NotApplicable{"sampling only"},
@@ -445,7 +486,7 @@ OpDef define_attention_cached() {
           [](const Op &op) {
             Heads n(op, op.operand(0)->type);
             Cost c = streamCost(op, 0);
-            const int64_t window = op.attrs.getInt("window"), capacity = op.operand(1)->type.dim(1);
+            const int64_t window = op.attrs.getInt("window"), capacity = op.operand(1)->type.dim(-2);
             const double seen = double(window ? std::min(window, capacity) : capacity);
             c.flops = 4.0 * double(n.rows) * seen * double(n.queries * n.size);
             return c;
@@ -490,6 +531,12 @@ OpDef define_attention_cached() {
             }
           }
         }
+        for (AttrMap at : {attrs({}), attrs({{"alibi", true}}), attrs({{"softcap", 1.5}, {"window", int64_t(5)}})})
+          for (const int64_t heads : {2, 4}) {
+            at.set("n_head", heads);
+            at.set("n_kv_head", int64_t(2));
+            samples.push_back(sampleOfSlots(s, at));
+          }
         return samples;
       },
   };

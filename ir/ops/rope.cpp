@@ -235,7 +235,7 @@ OpDef define_rope_table() {
       .name = "rope_table",
       .summary = "row t: the cosines, then the sines, of (pos+t) theta^(-2j/size) for j < size/2; `scaling` linear, "
                  "llama3 or yarn divides frequencies by up to `factor`, with their parameters as transformers has them",
-      .shapes = "[pos i64[]] -> table f32[rows,size]",
+      .shapes = "[pos i64[], or i64[rows] for a position of each row] -> table f32[rows,size]",
       .operands = {{"pos", true}},
       .attrs = {{AttrSpec::Int, "rows", true, int64_t(1)},
                 {AttrSpec::Int, "size", true, int64_t(2)},
@@ -258,7 +258,10 @@ OpDef define_rope_table() {
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             int64_t rows = op.attrs.getInt("rows"), size = op.attrs.getInt("size");
-            if (op.numOperands() && !expectScalar(op, 0, DType::i64, error))
+            if (op.numOperands() && op.operand(0)->type.rank() == 0 && !expectScalar(op, 0, DType::i64, error))
+              return false;
+            if (op.numOperands() && op.operand(0)->type.rank() &&
+                !expectType(op, 0, Type(DType::i64, {rows}), "a position for each row", error))
               return false;
             if (rows < 1 || rows > int64_t(1) << 24 || size < 2 || size > int64_t(1) << 16 || size % 2)
               return fail(error, "rows = {} and size = {}: at most 2^24 rows of an even size up to 2^16", rows, size);
@@ -271,12 +274,15 @@ OpDef define_rope_table() {
       .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
         Tensor y(op.result()->type);
         const int64_t size = y.type.dim(1), half = size / 2;
-        const double pos = in.empty() ? 0 : in[0]->data[0], slope = -std::log(thetaOf(op)) / double(half);
+        auto position = [&](int64_t row) {
+          return in.empty() ? double(row) : in[0]->type.rank() ? in[0]->data[row] : in[0]->data[0] + double(row);
+        };
+        const double slope = -std::log(thetaOf(op)) / double(half);
         const double magnitude = magnitudeOf(op);
         for (int64_t i = 0; i < y.type.elements(); ++i) {
           const int64_t row = i / size, column = i % size;
           const double j = double(column % half), frequency = std::exp(slope * j);
-          const double angle = (pos + double(row)) * (frequency * scaleOf(op, j, frequency));
+          const double angle = position(row) * (frequency * scaleOf(op, j, frequency));
           y.data[i] = (column < half ? std::cos(angle) : std::sin(angle)) * magnitude;
         }
         return {std::move(y)};
@@ -285,7 +291,9 @@ OpDef define_rope_table() {
         const int64_t half = c.op.result()->type.dim(1) / 2;
         auto wide = [](Expr e) { return kir::cast(DType::f64, std::move(e)); };
         std::vector<Expr> at = c.index();
-        Expr position = c.op.numOperands() ? c.operand(0) + at[0] : at[0];
+        Expr position = at[0];
+        if (c.op.numOperands())
+          position = c.op.operand(0)->type.rank() ? c.operandAt(0, {at[0]}) : c.operand(0) + at[0];
         // The angle in f64, so that it is rounded once; a cosine is a sine a quarter further.
         Expr exponent = wide(at[1] % kir::imm(half)) * kir::fimm(-std::log(thetaOf(c.op)) / double(half), DType::f64);
         Expr frequency = kir::unary(UnaryOp::exp, exponent);
@@ -304,6 +312,10 @@ OpDef define_rope_table() {
             {.operandTypes = {Type::scalar(DType::i64)},
              .attrs = attrs({{"rows", s.extent(9)}, {"size", int64_t(64)}, {"theta", 500000.0}}),
              .operandValues = {Tensor::scalar(double(s.between(0, 5000)), DType::i64)}}};
+        const Type positions(DType::i64, {s.extent(9)});
+        samples.push_back({.operandTypes = {positions},
+                           .attrs = attrs({{"rows", positions.dim(0)}, {"size", 2 * s.extent(33)}}),
+                           .operandValues = {s.integers(positions, 0, 5000)}});
         auto add = [&](const char *scaling, AttrMap more) {
           more.set("rows", s.extent(9));
           more.set("size", 2 * s.extent(33));

@@ -5,13 +5,27 @@
 #include "runtime/plan/plan.h"
 #include "support/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <algorithm>
 
 namespace gptc {
 
 CachedModel::CachedModel(Executor &executor)
-    : executor(executor), limit(fact<&ModelFacts::blockSize>(executor.planned())),
-      vocab(fact<&ModelFacts::vocabSize>(executor.planned())) {
+    : executor(executor), piece(fact<&BatchFacts::prefill>(executor.planned())),
+      limit(fact<&ModelFacts::blockSize>(executor.planned())), vocab(fact<&ModelFacts::vocabSize>(executor.planned())) {
+  for (const auto &f : executor.planned().functions)
+    if (llvm::StringRef(f->name).starts_with("step_"))
+      steps.push_back({f->name, f->body.args[0]->type.dim(1), f->results()[1].dim(0)});
+  if (!steps.empty()) {
+    llvm::sort(steps, [](const Step &a, const Step &b) { return a.tokens < b.tokens; });
+    slotCount = steps.back().chosen;
+    std::vector<llvm::StringRef> all;
+    for (const Step &step : steps)
+      all.push_back(step.name);
+    executor.prepare(all);
+    return;
+  }
   if (!executor.has("prefill") || !executor.has("decode"))
     throw UserError(ErrorCode::PlanDamaged, "the plan cannot sample: it has no @prefill and @decode",
                     "compile it again with `gptc compile`");
@@ -19,27 +33,88 @@ CachedModel::CachedModel(Executor &executor)
   piece = executor.argType("prefill", 0).dim(1);
 }
 
-int64_t CachedModel::prefill(int64_t slot, llvm::ArrayRef<int32_t> tokens, int64_t done, const HowToChoose &how) {
-  const int64_t n = tokens.size();
-  GPTC_CHECK(slot == 0 && done < n && n <= limit, "{} of {} tokens in slot {}", done, n, slot);
-  // The last piece is moved back to end at n: writing a token to the cache twice leaves the same values.
-  const int64_t start = std::min(done, std::max<int64_t>(0, n - piece)), count = std::min(piece, n - start),
-                last = count - 1;
-  std::vector<int32_t> part(piece, 0);
-  std::copy_n(tokens.begin() + start, count, part.begin());
-  hows = {how};
+void CachedModel::read(llvm::ArrayRef<Part> parts) {
+  int64_t tokens = 0;
+  for (const Part &p : parts) {
+    GPTC_CHECK(p.slot >= 0 && p.slot < slotCount && p.begin >= 0 && p.begin < p.end &&
+                   p.end <= int64_t(p.tokens.size()) && p.end <= limit,
+               "tokens {} to {} of {} in slot {}", p.begin, p.end, p.tokens.size(), p.slot);
+    tokens += p.end - p.begin;
+  }
+  GPTC_CHECK(!parts.empty() && tokens <= most(), "{} tokens", tokens);
+  hows.clear();
+  resultRows.clear();
+  if (!steps.empty())
+    return runStep(*llvm::find_if(steps, [&](const Step &s) { return s.tokens >= tokens; }), parts);
+  GPTC_CHECK(parts.size() == 1, "{} parts", parts.size());
+  const Part &part = parts[0];
+  hows = {part.how};
+  if (part.isNew)
+    run("decode", {&part.tokens[size_t(part.begin)], &part.begin});
+  else
+    runPrefill(part);
+}
+
+void CachedModel::runStep(const Step &step, llvm::ArrayRef<Part> parts) {
+  const size_t n = size_t(step.tokens);
+  std::vector<int32_t> tokens(n, 0);
+  std::vector<int64_t> places(2 * n, -1);  // what is left over has no place
+  size_t at = 0;
+  for (const Part &p : parts) {
+    for (int64_t i = p.begin; i < p.end; ++i, ++at) {
+      tokens[at] = p.tokens[size_t(i)];
+      places[2 * at] = p.slot;
+      places[2 * at + 1] = i;
+    }
+    resultRows.push_back(int64_t(at) - 1);
+  }
+  hows.assign(size_t(step.chosen), HowToChoose{});
+  std::vector<const void *> args = {tokens.data(), places.data()};
+  if (step.chosen == step.tokens) {
+    for (size_t i = 0; i < parts.size(); ++i)
+      hows[size_t(resultRows[i])] = parts[i].how;
+    return run(step.name, std::move(args));
+  }
+  std::vector<int64_t> rows = std::exchange(resultRows, {});
+  rows.resize(size_t(step.chosen), 0);
+  for (size_t i = 0; i < parts.size(); ++i)
+    hows[i] = parts[i].how;
+  args.push_back(rows.data());
+  run(step.name, std::move(args));
+}
+
+/// The last piece of a prompt is moved back to end with it: writing a token to the cache twice leaves the same values.
+void CachedModel::runPrefill(const Part &p) {
+  const int64_t start = std::min(p.begin, std::max<int64_t>(0, p.end - piece)), last = p.end - start - 1;
+  std::vector<int32_t> tokens(size_t(piece), 0);
+  std::copy(p.tokens.begin() + start, p.tokens.begin() + p.end, tokens.begin());
   // A one-token prefill has no operand for the last position.
-  std::vector<const void *> args = {part.data(), &start};
+  std::vector<const void *> args = {tokens.data(), &start};
   if (piece > 1)
     args.push_back(&last);
   run("prefill", std::move(args));
-  return start + count;
 }
 
-void CachedModel::decode(llvm::ArrayRef<Row> rows) {
-  GPTC_CHECK(rows.size() == 1 && rows[0].slot == 0, "{} rows", rows.size());
-  hows = {rows[0].how};
-  run("decode", {&rows[0].token, &rows[0].position});
+int64_t CachedModel::score(int64_t slot, llvm::ArrayRef<int32_t> tokens, int64_t begin, const HowToChoose &how) {
+  if (steps.empty()) {
+    read({{.slot = slot, .tokens = tokens, .begin = begin, .end = begin + 1, .how = how, .isNew = true}});
+    return begin + 1;
+  }
+  const int64_t end = std::min(begin + piece, int64_t(tokens.size()));
+  GPTC_CHECK(begin >= 0 && begin < end && end <= limit, "tokens {} to {}", begin, end);
+  std::vector<int32_t> part(size_t(piece), 0);
+  std::vector<int64_t> places(2 * size_t(piece), -1);
+  for (int64_t i = begin; i < end; ++i) {
+    const size_t at = size_t(i - begin);
+    part[at] = tokens[size_t(i)];
+    places[2 * at] = slot;
+    places[2 * at + 1] = i;
+  }
+  hows.assign(size_t(piece), how);
+  resultRows.clear();
+  ran = "score";
+  executor.run(ran, {part.data(), places.data()});
+  return end;
 }
 
 void CachedModel::run(llvm::StringRef function, std::vector<const void *> args) {
@@ -49,13 +124,15 @@ void CachedModel::run(llvm::StringRef function, std::vector<const void *> args) 
   executor.run(function, args);
 }
 
-int32_t CachedModel::chosen(int64_t row) const {
+int32_t CachedModel::chosen(int64_t result) const {
+  const int64_t row = resultRows.empty() ? result : resultRows[size_t(result)];
   if (choosesTokens(*executor.planned().function(ran)))
     return static_cast<const int32_t *>(executor.result(ran, 1))[row];
-  return chooseToken(logits(row), hows[row]);
+  return chooseToken(logits(result), hows[size_t(row)]);
 }
 
-llvm::ArrayRef<float> CachedModel::logits(int64_t row) const {
+llvm::ArrayRef<float> CachedModel::logits(int64_t result) const {
+  const int64_t row = resultRows.empty() ? result : resultRows[size_t(result)];
   const int64_t padded = executor.planned().function(ran)->results()[0].padded(1);
   return {static_cast<const float *>(executor.result(ran, 0)) + row * padded, size_t(vocab)};
 }

@@ -1,4 +1,4 @@
-// The functions of a plan that read and write its KV cache.
+// The functions of a plan that read and write its KV cache (frontends/model_builder.h).
 #pragma once
 
 #include "runtime/serve/sample.h"
@@ -7,40 +7,51 @@
 
 namespace gptc {
 
-/// Sequences in a cache, one in each slot. A slot holds tokens at positions 0 to context() - 1.
+/// Sequences in a cache, one in each slot. A slot holds tokens at positions 0 to context() - 1. A plan for serving has
+/// @step_N and @score and several slots; one for training has @prefill and @decode, and one slot.
 class CachedModel {
 public:
-  /// Compiles @prefill and @decode. Throws UserError(PlanDamaged) if the plan lacks one.
+  /// Compiles these functions, but @score when it is first asked for. Throws UserError(PlanDamaged) if the plan lacks them.
   explicit CachedModel(Executor &executor);
 
-  int64_t slots() const { return 1; }
+  int64_t slots() const { return slotCount; }
   int64_t context() const { return limit; }
   int64_t vocabulary() const { return vocab; }
+  /// How many tokens a call of read() takes.
+  int64_t most() const { return steps.empty() ? piece : steps.back().tokens; }
 
-  /// Reads a piece of `tokens`, of which the slot holds the first `done`. Returns how many it holds then; once it
-  /// holds all, row 0 of the results is what follows the last of them.
-  int64_t prefill(int64_t slot, llvm::ArrayRef<int32_t> tokens, int64_t done, const HowToChoose &how);
-
-  struct Row {
+  /// Tokens `begin` to `end` of a sequence, for a slot that holds those before them.
+  struct Part {
     int64_t slot;
-    int32_t token;
-    int64_t position;
+    llvm::ArrayRef<int32_t> tokens;
+    int64_t begin, end;
     HowToChoose how;
+    bool isNew = false;  // one token that was chosen, not read
   };
-  /// Reads one token for each of at most slots() sequences. Row i of the results is what follows the token of row i.
-  void decode(llvm::ArrayRef<Row> rows);
+  /// Reads a part for each of some slots, together at most most() tokens. Result i is what follows part i.
+  void read(llvm::ArrayRef<Part> parts);
+  /// Reads some tokens of a sequence from `begin` on. Returns their end. Result i is what follows token begin + i.
+  int64_t score(int64_t slot, llvm::ArrayRef<int32_t> tokens, int64_t begin, const HowToChoose &how);
 
   /// Results of the last call, valid until the next.
-  int32_t chosen(int64_t row) const;
-  llvm::ArrayRef<float> logits(int64_t row) const;
+  int32_t chosen(int64_t result) const;
+  llvm::ArrayRef<float> logits(int64_t result) const;
 
 private:
+  struct Step {
+    std::string name;
+    int64_t tokens, chosen;
+  };
+  void runStep(const Step &step, llvm::ArrayRef<Part> parts);
+  void runPrefill(const Part &part);
   void run(llvm::StringRef function, std::vector<const void *> args);
 
   Executor &executor;
-  int64_t piece, limit, vocab;
-  std::string ran;                // the function whose results these are
-  std::vector<HowToChoose> hows;  // of its rows
+  int64_t slotCount = 1, piece, limit, vocab;
+  std::vector<Step> steps;          // by tokens; none if the plan is for training
+  std::string ran;                  // the function whose results these are
+  std::vector<HowToChoose> hows;    // of the rows of its result
+  std::vector<int64_t> resultRows;  // of results; empty if they are the same
 };
 
 }  // namespace gptc

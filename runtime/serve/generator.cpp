@@ -39,12 +39,29 @@ bool Generator::step() {
       waiting.pop_front();
       begin(slot, std::move(next));
     }
-  for (size_t i = 0; i < slots.size(); ++i)
-    if (slots[i].generation && slots[i].phase == Phase::reading) {
-      readPiece(int64_t(i));
-      break;
-    }
-  readTokens();
+  if (scoreOne())
+    return unfinished() > 0;
+  // A token of every sequence whose prompt is read; then, in what room is left, of prompts.
+  std::vector<CachedModel::Part> parts;
+  int64_t room = cached.most();
+  for (const Phase phase : {Phase::decoding, Phase::reading})
+    for (size_t i = 0; i < slots.size(); ++i)
+      if (Slot &slot = slots[i]; slot.generation && slot.phase == phase && room > 0) {
+        const int64_t end = std::min(int64_t(slot.tokens.size()), slot.done + room);
+        parts.push_back({int64_t(i), slot.tokens, slot.done, end, howOf(slot), phase == Phase::decoding});
+        room -= end - slot.done;
+      }
+  if (parts.empty())
+    return unfinished() > 0;
+  cached.read(parts);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Slot &slot = slots[size_t(parts[i].slot)];
+    slot.done = parts[i].end;
+    if (slot.phase == Phase::reading)
+      slot.read = slot.done;
+    if (slot.done == int64_t(slot.tokens.size()))
+      deliver(slot, int64_t(i));
+  }
   return unfinished() > 0;
 }
 
@@ -70,48 +87,37 @@ void Generator::begin(Slot &slot, Generation generation) {
     end(slot);
 }
 
-void Generator::readPiece(int64_t index) {
-  Slot &slot = slots[index];
-  slot.done = slot.read = cached.prefill(index, slot.tokens, slot.done, howOf(slot));
-  if (slot.done == int64_t(slot.tokens.size()))
-    deliver(slot, 0);
-}
-
-void Generator::readTokens() {
-  std::vector<CachedModel::Row> rows;
-  for (size_t i = 0; i < slots.size(); ++i)
-    if (Slot &slot = slots[i]; slot.generation && slot.phase != Phase::reading)
-      rows.push_back({int64_t(i), slot.tokens[slot.done], slot.done, howOf(slot)});
-  if (rows.empty())
-    return;
-  cached.decode(rows);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    Slot &slot = slots[rows[i].slot];
-    ++slot.done;
-    slot.phase == Phase::scoring ? scored(slot, int64_t(i)) : deliver(slot, int64_t(i));
-  }
-}
-
-void Generator::scored(Slot &slot, int64_t row) {
+/// Reads tokens of a prompt whose scores are asked for, if there is one.
+bool Generator::scoreOne() {
+  const auto it =
+      std::find_if(slots.begin(), slots.end(), [](const Slot &s) { return s.generation && s.phase == Phase::scoring; });
+  if (it == slots.end())
+    return false;
+  Slot &slot = *it;
   const Generation &g = *slot.generation;
-  if (slot.done < int64_t(slot.tokens.size())) {
-    slot.promptScores.push_back(scoresOf(cached.logits(row), slot.tokens[slot.done], g.scores.value_or(0)));
-    return;
-  }
+  const int64_t n = slot.tokens.size(), begin = slot.done;
+  slot.done = cached.score(it - slots.begin(), slot.tokens, begin, howOf(slot));
+  for (int64_t i = begin; i < slot.done && i + 1 < n; ++i)
+    slot.promptScores.push_back(scoresOf(cached.logits(i - begin), slot.tokens[size_t(i) + 1], g.scores.value_or(0)));
+  if (slot.done < n)
+    return true;
   g.onPrompt(std::move(slot.promptScores));
   if (g.options.maxTokens < 1)
-    return end(slot);
-  deliver(slot, row);
+    end(slot);
+  else
+    deliver(slot, n - 1 - begin);
+  return true;
 }
 
-/// Hands out the token that row `row` chose, and sees to what comes next.
-void Generator::deliver(Slot &slot, int64_t row) {
+/// Hands out the token that follows by result `result`, and sees to what comes next.
+void Generator::deliver(Slot &slot, int64_t result) {
   const Generation &g = *slot.generation;
-  const int32_t token = choosesOnHost(g.options) ? chooseOnHost(cached.logits(row), howOf(slot), g.options, slot.seen)
-                                                 : cached.chosen(row);
+  const int32_t token = choosesOnHost(g.options)
+                            ? chooseOnHost(cached.logits(result), howOf(slot), g.options, slot.seen)
+                            : cached.chosen(result);
   std::optional<TokenScores> scores;
   if (g.scores)
-    scores = scoresOf(cached.logits(row), token, *g.scores);
+    scores = scoresOf(cached.logits(result), token, *g.scores);
   ++slot.made;
   const bool goesOn = g.onToken(token, scores ? &*scores : nullptr);
   if (!goesOn || slot.made >= g.options.maxTokens)

@@ -35,8 +35,9 @@ public:
   explicit Generator(Executor &executor);
   /// Throws UserError(TokenOutOfRange) if the model lacks a token of the prompt.
   void add(Generation generation);
-  /// Reads a piece of one prompt, then a token of every sequence whose prompt is read. Calls onToken and onEnd, from
-  /// which add() may be called. Returns false if nothing is left to do.
+  /// One call of the model: a token of every sequence whose prompt is read, and pieces of prompts; or the scores of a
+  /// piece of a prompt. Calls onToken and onEnd, from which add() may be called. Returns false if nothing is left to
+  /// do.
   bool step();
   /// Generations that have not ended.
   int64_t unfinished() const;
@@ -45,7 +46,7 @@ public:
 private:
   enum class Phase {
     reading,   // prefill, a piece at a time
-    scoring,   // the prompt, token by token, for the logits after each
+    scoring,   // the prompt, for the logits after each token
     decoding,  // the last of `tokens` is new
   };
   /// A slot of the cache, and the generation that has it.
@@ -60,10 +61,8 @@ private:
     std::vector<TokenScores> promptScores;
   };
   void begin(Slot &slot, Generation generation);
-  void readPiece(int64_t index);
-  void readTokens();
-  void scored(Slot &slot, int64_t row);
-  void deliver(Slot &slot, int64_t row);
+  bool scoreOne();
+  void deliver(Slot &slot, int64_t result);
   void end(Slot &slot);
   void keepLast(Slot &slot, int64_t count);
   HowToChoose howOf(const Slot &slot) const;

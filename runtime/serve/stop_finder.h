@@ -7,8 +7,8 @@
 
 namespace gptc {
 
-/// Finds that of several texts which is complete first in one that comes in pieces, and holds back what may be the start
-/// of one.
+/// Finds that of several texts which is complete first in one that comes in pieces, and holds back what may be the
+/// start of one.
 class StopFinder {
 public:
   /// None of the texts is empty.

@@ -37,9 +37,15 @@ struct GenerateTest : ::testing::Test {
     const Result r = w.gptrun({plan});
     EXPECT_EQ(r.code, 0) << r.output;
   }
+  /// Without the note on memory, which is kept.
   Result sample(std::vector<std::string> more) {
     more.insert(more.begin(), {"sample", plan});
-    return w.gptrun(more);
+    Result r = w.gptrun(more);
+    std::smatch m;
+    note = std::regex_search(r.output, m, std::regex("note: \\d+ slots of .*\n")) ? m[0].str() : "";
+    if (!note.empty())
+      r.output.erase(size_t(m.position()), note.size());
+    return r;
   }
   /// The objects that come of lines of JSON.
   std::vector<json> objects(const std::string &lines, std::vector<std::string> more = {}) {
@@ -54,7 +60,7 @@ struct GenerateTest : ::testing::Test {
     return out;
   }
   Workplace w;
-  std::string plan;
+  std::string plan, note;
 };
 
 TEST_F(GenerateTest, ManyPromptsGetWhatEachGetsAlone) {
@@ -75,8 +81,13 @@ TEST_F(GenerateTest, ManyPromptsGetWhatEachGetsAlone) {
   std::vector<std::string> all = {"--prompts", w.path("prompts.txt")};
   all.insert(all.end(), options.begin(), options.end());
   EXPECT_EQ(sample(all).output, together);
-  all.insert(all.end(), {"--threads", "1"});
-  EXPECT_EQ(sample(all).output, together);
+  EXPECT_EQ(note.substr(0, 28), "note: 8 slots of 16 tokens: ");
+  all.insert(all.end(), {"--threads", "1", "--slots", "0"});
+  for (const char *slots : {"1", "2", "3", "5"}) {
+    all.back() = slots;
+    EXPECT_EQ(sample(all).output, together) << slots << " slots";
+    EXPECT_EQ(note.empty(), slots == std::string("1"));
+  }
 
   // As objects, each with settings of its own.
   std::string asked;

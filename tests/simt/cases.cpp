@@ -20,6 +20,9 @@ namespace {
 
 constexpr double poison = std::numeric_limits<double>::quiet_NaN();
 
+/// What memory holds before anybody writes it: the same in padding of operands and in results, which may share memory.
+double poisonOf(DType t) { return isFloat(t) ? poison : 99999; }
+
 }  // namespace
 
 Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> schedule, const char *gpu) {
@@ -37,13 +40,13 @@ Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> sch
                  kir::print(c.cpu).find("dot(") == std::string::npos;
   EXPECT_EQ(kir::verify(c.gpu), std::vector<std::string>()) << kir::print(c.gpu);
   for (const Tensor &t : c.operands)
-    c.content.push_back(spread(t, isFloat(t.type.dtype) ? poison : 99999));
+    c.content.push_back(spread(t, poisonOf(t.type.dtype)));
   for (unsigned r = 0; r < fused.numResults(); ++r) {
     const kir::Buffer &b = c.gpu.params[c.content.size()];
     if (auto operand = inPlaceOperand(fused, r))  // what lies there stands in for sharing its memory
       c.content.push_back(std::vector<double>(c.content[*operand]));
     else
-      c.content.push_back(std::vector<double>(b->size, isFloat(b->dtype) ? poison : 1));
+      c.content.push_back(std::vector<double>(b->size, poisonOf(b->dtype)));
   }
   std::set<unsigned> taken;
   for (unsigned r = 0; r < fused.numResults(); ++r)

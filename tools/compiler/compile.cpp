@@ -232,12 +232,13 @@ void PlanForRanks::write(const std::string &dir, const std::string &cacheDir) co
   compilePlan(r, config, other);
 }
 
-std::unique_ptr<Module> PlanForRanks::planForInference(const Target &target, const std::string &cacheDir) const {
+std::unique_ptr<Module> PlanForRanks::planForInference(const Target &target, const std::string &cacheDir,
+                                                       const BuildOptions &build) const {
   std::vector<std::string> settings = request.settings;
   // These settings affect time and memory of training only, and no bits.
   settings.insert(settings.end(), {"compile.remat=none", "compile.pack_weights=false", "parallel.offload=none"});
   const Config config = readConfig("", settings);
-  std::unique_ptr<Module> m = planModule(config, target, cacheDir, int64_t(1) << 62);
+  std::unique_ptr<Module> m = planModule(config, target, cacheDir, int64_t(1) << 62, build);
   if (target.callsLibrary() && config.compile.autotune != "off")
     cuda::pinAlgorithms(*m, target, cacheDir);
   return m;

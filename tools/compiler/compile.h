@@ -53,7 +53,8 @@ public:
   bool isIn(const std::string &dir) const;
   void write(const std::string &dir, const std::string &cacheDir) const;
   /// Its module for sampling and evaluation: for this target and without a memory limit.
-  std::unique_ptr<Module> planForInference(const Target &target, const std::string &cacheDir) const;
+  std::unique_ptr<Module> planForInference(const Target &target, const std::string &cacheDir,
+                                           const BuildOptions &build = {}) const;
 
 private:
   CompileRequest request;

@@ -75,6 +75,16 @@ void keepOnly(Module &m, llvm::ArrayRef<llvm::StringRef> functions, const Target
 
 }  // namespace
 
+Plan servingPlan(Plan plan, int64_t slots, const std::string &cacheDir) {
+  plan.planned = PlanForRanks(plan, 1).planForInference(plan.target, cacheDir, {.slots = slots});
+  std::vector<std::string> functions;
+  for (const auto &f : plan.planned->functions)
+    functions.push_back(f->name);
+  plan.joint.reset();
+  keepOnly(*plan.planned, std::vector<llvm::StringRef>(functions.begin(), functions.end()), plan.target);
+  return plan;
+}
+
 Plan inferencePlan(Plan plan, llvm::ArrayRef<llvm::StringRef> functions, const std::string &cacheDir) {
   if (Mesh::of(*plan.planned).ranks() != 1)
     plan.planned = PlanForRanks(plan, 1).planForInference(plan.target, cacheDir);

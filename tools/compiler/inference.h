@@ -21,4 +21,9 @@ constexpr llvm::StringRef kEvaluation[] = {"eval"}, kSampling[] = {"prefill", "d
 /// the memory budget of training. Throws UserError(RanksUnclear) if it was compiled from a module.
 Plan inferencePlan(Plan plan, llvm::ArrayRef<llvm::StringRef> functions, const std::string &cacheDir);
 
+/// A plan for one rank that continues up to `slots` sequences at once: the functions @step_N and @score
+/// (frontends/model_builder.h), made anew from the plan's model description. Throws UserError(RanksUnclear) if it was
+/// compiled from a module.
+Plan servingPlan(Plan plan, int64_t slots, const std::string &cacheDir);
+
 }  // namespace gptc

@@ -3,7 +3,6 @@
 #include "codegen/cuda/libraries.h"
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_families.h"
-#include "frontends/model_builder.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "frontends/toml_config.h"
 #include "ir/gpu_sheets.h"
@@ -127,10 +126,10 @@ TunedSchedules::Counts runPasses(Plan &plan, const Config &config, PassRequest r
 }
 
 std::unique_ptr<Module> planModule(const Config &config, const Target &target, const std::string &cacheDir,
-                                   int64_t available) {
+                                   int64_t available, const BuildOptions &build) {
   Plan plan;
   plan.target = target;
-  plan.planned = buildModel(config);
+  plan.planned = buildModel(config, build);
   PipelineOptions options;
   options.verifyEach = false;
   options.reproFile = "";

@@ -2,6 +2,7 @@
 // tools/compiler/compile.h.
 #pragma once
 
+#include "frontends/model_builder.h"
 #include "passes/pass.h"
 #include "runtime/plan/plan.h"
 #include "runtime/tuning/tuned_schedules.h"
@@ -33,7 +34,7 @@ Target targetOf(const Config &config, bool &here);
 /// Runs all passes for this configuration, without kernels and files. `available`: bytes that the plan may take, for
 /// remat = "auto". Throws the UserErrors of the passes.
 std::unique_ptr<Module> planModule(const Config &config, const Target &target, const std::string &cacheDir,
-                                   int64_t available);
+                                   int64_t available, const BuildOptions &build = {});
 
 /// Options of runPasses().
 struct PassRequest {

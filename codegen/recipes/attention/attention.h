@@ -60,6 +60,21 @@ struct Packed {
   }
 };
 
+/// Where the new tokens of attention_cached stand in its caches: in one sequence, or each in a slot of its own.
+struct Places {
+  Places(const GroupEval &group, const Op &op, const Shape &shape);
+  kir::Buffer pos;
+  int64_t tokens, kvHeads, size;
+  int64_t slots;  // 0: the cache is of one sequence
+  int64_t rows;   // of a sequence in the cache
+  /// The row of token i; negative if it is none. In one sequence the rows are clamped so that all lie in the cache.
+  kir::Expr row(const kir::Expr &i) const;
+  /// The first element of a key head of token i's sequence.
+  kir::Expr head(const kir::Expr &i, const kir::Expr &kvHead) const;
+  /// A loop body for a token that may be none: `none` then, which may be empty.
+  Body ifThere(const kir::Expr &row, Body there, Body none) const;
+};
+
 /// The buffer of the operand head0: the number of the op's first head among all heads. Null if the op has all heads.
 kir::Buffer firstHead(const GroupEval &group, const Op &op);
 

@@ -1,11 +1,11 @@
 // attention_cached: attention of a few new tokens to a cache of keys and values, for sampling. attention_split, for
 // CUDA: the same of one new token, cut over keys by the size of the cache alone.
 //
-//   1. The caches are copied to the results with the new rows. If a result shares memory with its operand
+//   1. The caches are copied to the results, then the new rows. If a result shares memory with its operand
 //      (inPlaceOperand), only the new rows are stored.
-//   2. For each head and token: scores against all rows so far, or those of the window, each a dot product in the lanes
-//   of a vector; softmax in
-//      16 lanes; then a chain over rows for each element of the output.
+//   2. For each head and token: scores against all rows of its sequence so far, or those of the window, each a dot
+//      product in the lanes of a vector; softmax in 16 lanes; then a chain over rows for each element of the output. So
+//      a token's sums are the same whatever other tokens there are.
 #include "codegen/recipes/attention/attention.h"
 #include "ir/access.h"
 #include "support/diagnostics.h"
@@ -26,61 +26,78 @@ class Cached {
 public:
   Cached(GroupEval &group, const Op &op, const Schedule &s)
       : group(group), shape(shapeOf(op, 0)), qkv{group.inputs[op.operand(0)->index], shape}, bias(group, op, shape),
-        lanes(s.vec) {
-    rows = op.operand(1)->type.dim(1);
+        places(group, op, shape), lanes(s.vec) {
     for (int i = 0; i < 2; ++i) {
       from[i] = group.inputs[op.operand(1 + i)->index];
       to[i] = group.outputs[1 + i];
       stays[i] = inPlaceOperand(group.fused, 1 + i).has_value();
     }
-    posIn = load(group.inputs[op.operand(3)->index], imm(0));
   }
 
   Body body() {
-    return {parallel("kv", shape.kvHeads,
-                     [&](const Expr &kv) { return withPos([&](const Expr &pos) { return store(kv, pos); }); }),
-            parallel("h", shape.heads, [&](const Expr &h) {
-              return withPos([&](const Expr &pos) {
-                scores = makeBuffer("s", group.compute, Storage::stack, rows);
-                return Body{alloc(scores, {bias.withSlope(h, [&] {
-                                    return Body{serial("i", imm(shape.tokens),
-                                                       [&](const Expr &i) { return token(h, i, pos); })};
-                                  })})};
+    const Stmt storing = parallel("kv", shape.kvHeads, [&](const Expr &kv) { return store(kv); });
+    auto withScores = [&](const std::function<Body()> &f) {
+      scores = makeBuffer("s", group.compute, Storage::stack, places.rows);
+      return Body{alloc(scores, f())};
+    };
+    // Sequences of their own make tasks of their own; the tokens of one share its cache.
+    if (places.slots)
+      return {storing, parallel("n", shape.heads * shape.tokens, [&](const Expr &n) {
+                return withScores([&] {
+                  const Expr h = n / imm(shape.tokens), i = n % imm(shape.tokens);
+                  return Body{bias.withSlope(h, [&] { return token(h, i); })};
+                });
+              })};
+    return {storing, parallel("h", shape.heads, [&](const Expr &h) {
+              return withScores([&] {
+                return Body{bias.withSlope(h, [&] {
+                  return Body{serial("i", imm(shape.tokens), [&](const Expr &i) { return token(h, i); })};
+                })};
               });
             })};
   }
 
 private:
-  /// The position of the first new row, clamped so that all new rows lie in the cache.
-  Body withPos(const std::function<Body(const Expr &)> &f) {
-    return {bindTo("pos", max(imm(0), min(posIn, imm(rows - shape.tokens))), f)};
-  }
-
-  Body store(const Expr &kv, const Expr &pos) {
+  Body store(const Expr &kv) {
     Body out;
+    const int64_t sequence = places.rows * shape.size;
     for (int side = 0; side < 2; ++side) {
-      Expr base = kv * (rows * shape.size);
-      auto copy = [&](const Expr &first, const Expr &count) {  // rows that stay
-        return vectorLoop("x", count * shape.size, lanes, [&](const Expr &x) {
-          Expr at = base + first * shape.size + x;
-          return Body{kir::store(to[side], at, load(from[side], at))};
-        });
-      };
-      if (!stays[side]) {
-        out.push_back(copy(imm(0), pos));
-        out.push_back(copy(pos + shape.tokens, imm(rows - shape.tokens) - pos));
-      }
-      out.push_back(copyRows(
-          qkv.buffer, [&](const Expr &i) { return side ? qkv.value(imm(0), i, kv) : qkv.key(imm(0), i, kv); }, to[side],
-          base + pos * shape.size, shape.size, imm(shape.tokens), shape.size, shape.size, lanes, 1));
+      if (!stays[side])
+        out.push_back(serial("slot", imm(std::max<int64_t>(1, places.slots)), [&](const Expr &slot) {
+          const Expr base = (slot * shape.kvHeads + kv) * sequence;
+          return Body{vectorLoop("x", imm(sequence), lanes, [&](const Expr &x) {
+            return Body{kir::store(to[side], base + x, load(from[side], base + x))};
+          })};
+        }));
+      out.push_back(serial("i", imm(shape.tokens), [&](const Expr &i) {
+        return Body{bindTo("row", places.row(i), [&](const Expr &row) {
+          const Expr base = places.head(i, kv) + row * shape.size;
+          const Expr at = side ? qkv.value(imm(0), i, kv) : qkv.key(imm(0), i, kv);
+          return places.ifThere(row,
+                                {vectorLoop("x", imm(shape.size), lanes,
+                                            [&](const Expr &x) {
+                                              return Body{kir::store(to[side], base + x, load(qkv.buffer, at + x))};
+                                            })},
+                                {});
+        })};
+      }));
     }
     return out;
   }
 
-  Body token(const Expr &h, const Expr &i, const Expr &pos) {
+  Body token(const Expr &h, const Expr &i) {
+    return {bindTo("row", places.row(i), [&](const Expr &row) {
+      return places.ifThere(
+          row, tokenAt(h, i, row), {vectorLoop("x", imm(shape.size), lanes, [&](const Expr &x) {
+            return Body{kir::store(group.outputs[0], (i * shape.heads + h) * shape.size + x, fimm(0, group.compute))};
+          })});
+    })};
+  }
+
+  Body tokenAt(const Expr &h, const Expr &i, const Expr &row) {
     const DType t = group.compute;
-    Expr cache = h / imm(shape.group()) * (rows * shape.size);
-    Expr seen = pos + i + 1, first = shape.firstKey(pos + i), count = shape.window ? seen - first : seen;
+    Expr cache = places.head(i, h / imm(shape.group()));
+    Expr seen = row + 1, first = shape.firstKey(row), count = shape.window ? seen - first : seen;
     auto eachKey = [&](const std::function<Body(const Expr &)> &body) {
       if (!shape.window)
         return serial("j", seen, body);
@@ -96,7 +113,7 @@ private:
         return Body{kir::store(acc, lane(), kir::fma(q, k, load(acc, lane())))};
       });
       Expr score = hreduce(acc, BinaryOp::add) * fimm(shape.scale(), t);
-      Stmt keep = kir::store(scores, j, bias.of(score, j - (pos + i), imm(0)));
+      Stmt keep = kir::store(scores, j, bias.of(score, j - row, imm(0)));
       return Body{alloc(acc, {clear, sum, keep})};
     });
     Stmt rest = foldRow(
@@ -143,11 +160,10 @@ private:
   const Shape shape;
   Packed qkv;
   Bias bias;
+  const Places places;
   const int lanes;
-  int64_t rows;  // of the cache
   Buffer from[2], to[2], scores;
   bool stays[2];
-  Expr posIn;
 };
 
 bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention_cached); }
@@ -173,7 +189,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 
 bool takesSplit(const Op &fused) {
   const Op *op = onlyOp(fused, OpKind::attention_cached);
-  return op && op->operand(0)->type.dim(1) == 1;
+  return op && op->operand(0)->type.dim(1) == 1 && op->operand(1)->type.rank() == 3;
 }
 
 Schedule splitDefaults(const Op &fused, const Target &target) {

@@ -35,7 +35,7 @@ Shape shapeOf(const Op &op, unsigned qkv) {
   s.factor = op.attrs.getFloat("scale");
   s.softcap = op.attrs.getFloat("softcap");
   s.window = op.attrs.getInt("window");
-  if (s.window >= (op.is(OpKind::attention_cached) ? op.operand(1)->type.dim(1) : s.tokens))
+  if (s.window >= (op.is(OpKind::attention_cached) ? op.operand(1)->type.dim(-2) : s.tokens))
     s.window = 0;
   return s;
 }
@@ -94,6 +94,27 @@ LoweredGroup Phases::lowered(const GroupEval &group) && {
 
 Buffer firstHead(const GroupEval &group, const Op &op) {
   return op.attrs.getInt("of_heads") ? group.inputs[op.operand(op.numOperands() - 1)->index] : nullptr;
+}
+
+Places::Places(const GroupEval &group, const Op &op, const Shape &shape)
+    : pos(group.inputs[op.operand(3)->index]), tokens(shape.tokens), kvHeads(shape.kvHeads), size(shape.size) {
+  const Type &cache = op.operand(1)->type;
+  slots = cache.rank() == 4 ? cache.dim(0) : 0;
+  rows = cache.dim(-2);
+}
+
+Expr Places::row(const Expr &i) const {
+  return slots ? min(load(pos, i * 2 + 1), imm(rows - 1)) : max(imm(0), min(load(pos, imm(0)), imm(rows - tokens))) + i;
+}
+
+Expr Places::head(const Expr &i, const Expr &kvHead) const {
+  if (!slots)
+    return kvHead * (rows * size);
+  return (max(imm(0), min(load(pos, i * 2), imm(slots - 1))) * kvHeads + kvHead) * (rows * size);
+}
+
+Body Places::ifThere(const Expr &row, Body there, Body none) const {
+  return slots ? Body{ifThen(lt(row, imm(0)), std::move(none), std::move(there))} : there;
 }
 
 Dropout::Dropout(GroupEval &group, const Op &anchor, unsigned first, const Shape &shape)

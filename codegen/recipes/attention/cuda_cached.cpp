@@ -18,7 +18,7 @@ class Cached : GridAttention {
 public:
   Cached(GroupEval &group, const Op &op, const Schedule &s)
       : GridAttention(group, op, shapeOf(op, 0), s, group.inputs[op.operand(1)->index]), qkv{input(op, 0), shape},
-        rows(op.operand(1)->type.dim(1)), scores(weights("s", rows, 1, shape.heads * shape.tokens)) {
+        places(group, op, shape), rows(places.rows), scores(weights("s", rows, 1, shape.heads * shape.tokens)) {
     stay = true;
     for (int i = 0; i < 2; ++i) {
       const unsigned output = outputOf(group, op.result(unsigned(1 + i)));
@@ -30,19 +30,32 @@ public:
   }
 
   Phases phases() {
-    Stmt tokens = gridLoop("n", shape.heads * shape.tokens, [&](const Expr &n) {
-      return withPos([&](const Expr &pos) {
+    Body body = passOn();
+    body.push_back(gridLoop("n", shape.heads * shape.tokens, [&](const Expr &n) {
+      auto inSequence = [&](const Expr &h, const Expr &i, const Expr &row) {
+        return Body{bindTo("seen", row + 1, [&](const Expr &seen) {
+          return Body{bias.withSlope(h, [&] { return token(n, h, i, row, seen); })};
+        })};
+      };
+      auto withToken = [&](const std::function<Body(const Expr &h, const Expr &i)> &f) {
         return Body{bindTo("h", n / imm(shape.tokens), [&](const Expr &h) {
-          return Body{bindTo("i", n % imm(shape.tokens), [&](const Expr &i) {
-            return Body{bindTo("seen", pos + i + 1, [&](const Expr &seen) {
-              return Body{bias.withSlope(h, [&] { return token(n, h, i, pos, seen); })};
-            })};
-          })};
+          return Body{bindTo("i", n % imm(shape.tokens), [&](const Expr &i) { return f(h, i); })};
+        })};
+      };
+      if (!places.slots)
+        return withPos([&](const Expr &pos) {
+          return withToken([&](const Expr &h, const Expr &i) { return inSequence(h, i, pos + i); });
+        });
+      return withToken([&](const Expr &h, const Expr &i) {
+        return Body{bindTo("row", places.row(i), [&](const Expr &row) {
+          return places.ifThere(
+              row, inSequence(h, i, row), {shareOut(shape.size, [&](const Expr &x) {
+                return Body{kir::store(group.outputs[0], (i * shape.heads + h) * shape.size + x, fimm(0, dtype()))};
+              })});
         })};
       });
-    });
-    return {{passOn(), tokens},
-            scores->storage == Storage::global ? std::vector<Buffer>{scores} : std::vector<Buffer>{}};
+    }));
+    return {std::move(body), scores->storage == Storage::global ? std::vector<Buffer>{scores} : std::vector<Buffer>{}};
   }
   /// Whether both results share memory with their operands.
   bool stays() const { return stay; }
@@ -55,7 +68,9 @@ public:
 
   /// Each thread copies one pack of a row of both caches, from the operands or from the new rows. If both results share
   /// memory with their operands (inPlaceOperand), only new rows are stored.
-  Stmt passOn() {
+  Body passOn() {
+    if (places.slots)
+      return passOnSlots();
     const int64_t pieces = shape.size / pack;
     Var n = makeVar("n");
     if (stay) {
@@ -71,7 +86,7 @@ public:
           }));
         return out;
       });
-      return threadsLoop(n, shape.kvHeads * shape.tokens * pieces, threads, std::move(body));
+      return {threadsLoop(n, shape.kvHeads * shape.tokens * pieces, threads, std::move(body))};
     }
     Expr kv = ref(n) / imm(pieces * rows), j = ref(n) / imm(pieces) % imm(rows), x0 = ref(n) % imm(pieces) * pack;
     auto move = [&](const std::function<Expr(int side, const Expr &x)> &element) {
@@ -92,20 +107,54 @@ public:
                  }),
                  move([&](int side, const Expr &x) { return load(from[side], (kv * rows + j) * shape.size + x); }))};
     });
-    return threadsLoop(n, shape.kvHeads * rows * pieces, threads, std::move(body));
+    return {threadsLoop(n, shape.kvHeads * rows * pieces, threads, std::move(body))};
   }
 
 private:
-  Body token(const Expr &n, const Expr &h, const Expr &i, const Expr &pos, const Expr &seen) {
-    return fromFirstKey(pos + i, [&](const Expr &first) { return tokenFrom(first, n, h, i, pos, seen); });
+  /// The same of slots: all rows, unless they stay, and a launch later the new ones.
+  Body passOnSlots() {
+    const int64_t pieces = shape.size / pack;
+    Body out;
+    auto copy = [&](int64_t count, const std::function<Body(const Expr &n)> &body) {
+      Var n = makeVar("n");
+      out.push_back(threadsLoop(n, count, threads, body(ref(n))));
+    };
+    auto both = [&](const std::function<Stmt(int side, const Expr &x)> &element) {
+      return Body{vectorLoop("x", imm(pack), pack, [&](const Expr &x) { return Body{element(0, x)}; }),
+                  vectorLoop("x", imm(pack), pack, [&](const Expr &x) { return Body{element(1, x)}; })};
+    };
+    if (!stay)
+      copy(places.slots * shape.kvHeads * rows * pieces, [&](const Expr &n) {
+        return both([&](int side, const Expr &x) {
+          const Expr at = n * pack + x;
+          return kir::store(to[side], at, load(from[side], at));
+        });
+      });
+    copy(shape.kvHeads * shape.tokens * pieces, [&](const Expr &n) {
+      const Expr kv = n / imm(pieces * shape.tokens), i = n / imm(pieces) % imm(shape.tokens),
+                 x0 = n % imm(pieces) * pack;
+      return Body{bindTo("row", places.row(i), [&](const Expr &row) {
+        return places.ifThere(row, both([&](int side, const Expr &x) {
+                                const Expr at = side ? qkv.value(imm(0), i, kv) : qkv.key(imm(0), i, kv);
+                                return kir::store(to[side], places.head(i, kv) + row * shape.size + x0 + x,
+                                                  load(qkv.buffer, at + x0 + x));
+                              }),
+                              {});
+      })};
+    });
+    return out;
   }
-  Body tokenFrom(const Expr &first, const Expr &n, const Expr &h, const Expr &i, const Expr &pos, const Expr &seen) {
-    Expr cache = h / imm(shape.group()) * (rows * shape.size);
+
+  Body token(const Expr &n, const Expr &h, const Expr &i, const Expr &row, const Expr &seen) {
+    return fromFirstKey(row, [&](const Expr &first) { return tokenFrom(first, n, h, i, row, seen); });
+  }
+  Body tokenFrom(const Expr &first, const Expr &n, const Expr &h, const Expr &i, const Expr &row, const Expr &seen) {
+    Expr cache = places.head(i, h / imm(shape.group()));
     Row r;
     r.queries = qkv.buffer;
     r.query = qkv.query(imm(0), i, h);
     r.seen = seen - first;
-    r.position = pos + i - first;
+    r.position = row - first;
     r.key = [&](const Expr &j, const Expr &x) { return load(to[0], cache + (first + j) * shape.size + x); };
     r.value = [&](const Expr &j, const Expr &x) { return load(to[1], cache + (first + j) * shape.size + x); };
     r.scores = scores;
@@ -118,7 +167,8 @@ private:
   }
 
   Packed qkv;
-  const int64_t rows;  // of the cache
+  const Places places;
+  const int64_t rows;  // of a sequence in the cache
   Buffer from[2], to[2], scores;
   bool stay;
   Expr posIn;
@@ -167,8 +217,10 @@ public:
       });
     });
     SplitParts out{{{all}, {sums, weightsOf}}, shape.size, {}};
-    if (!cached.stays())
-      out.phases.body.insert(out.phases.body.begin(), cached.passOn());
+    if (!cached.stays()) {
+      const Body passed = cached.passOn();
+      out.phases.body.insert(out.phases.body.begin(), passed.begin(), passed.end());
+    }
     out.result = [sums = sums, weightsOf = weightsOf, size = shape.size,
                   count = old + 1](const Expr &h, const Expr &x) { return total(sums, weightsOf, size, count, h, x); };
     return out;

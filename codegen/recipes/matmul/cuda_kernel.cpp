@@ -233,8 +233,9 @@ bool hasRegisters(const Candidate &c, const Problem &p, const Target &target, bo
   // ldmatrix cannot transpose fragments of tf32, so they take additional registers.
   if (mma && p.fold && size == 4 && c.mr * c.nr > 32 * 32)
     return false;
-  // Two sets of 64 sums and operands widened to f32 need more registers than a thread has: bf16 on sm_75.
-  if (!mma && p.fold && size <= 2 && c.mr * c.nr > 4 * 4)
+  // Two sets of 64 sums and operands widened to f32 need more registers than a thread has: bf16 on sm_75. Of 8 bits,
+  // whose widening takes several steps, one set does on sm_90a.
+  if (!mma && (p.fold ? size <= 2 : size == 1) && c.mr * c.nr > 4 * 4)
     return false;
   // On sm_80 NVRTC 13 needs more registers for columns that end within a tile than the largest tile leaves.
   return !(mma && target.architecture == 80 && !p.tb && p.n % c.nc && c.mr * c.nr == 64 * 64);

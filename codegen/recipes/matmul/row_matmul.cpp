@@ -49,6 +49,8 @@ const Op *attentionOf(const Problem &p) {
 std::string readAttention(const Op &op, const Op &fused) {
   if (op.operand(0)->type.dim(1) != 1)
     return "attention of several tokens";
+  if (op.operand(1)->type.rank() != 3)
+    return "attention in slots";
   if (llvm::any_of(op.operands(), [](const Value *v) { return v->def != nullptr; }))
     return "attention to what the group makes";
   const auto results = fused.body->back()->operands();

@@ -234,6 +234,53 @@ TEST_P(Variants, PrefillAgreesWithDecoding) {
     EXPECT_NEAR(prefilled[i], decoded[i], 1e-9);
 }
 
+// Two sequences in slots, read together in pieces, say what each says alone by single tokens.
+TEST_P(Variants, StepsOfSlotsAgreeWithDecoding) {
+  const Config c = variant(GetParam());
+  auto m = buildModel(c), serving = buildModel(c, {.slots = 3});
+  EXPECT_EQ(verify(*serving), std::vector<std::string>{});
+  EXPECT_FALSE(serving->function("forward") || serving->function("eval") || serving->function("decode"));
+  const std::vector<double> prompts[] = {{4, 9, 1, 0, 6}, {5, 2, 2, 8, 3}};
+  std::vector<std::vector<double>> expected[2];
+  for (int s = 0; s < 2; ++s) {
+    StateMap states = initialStates(*m, 3);
+    for (size_t i = 0; i < 5; ++i) {
+      const Tensor args[] = {integers(Type(DType::i32, {1, 1}), {prompts[s][i]}), Tensor::scalar(double(i), DType::i64),
+                             greedy};
+      expected[s].push_back(interpret(*m->function("decode"), args, states)[0].data);
+    }
+  }
+  StateMap states = initialStates(*serving, 3);
+  auto expectRow = [&](const std::vector<Tensor> &out, size_t row, const std::vector<double> &logits) {
+    for (size_t i = 0; i < logits.size(); ++i)
+      EXPECT_NEAR(out[0].data[row * logits.size() + i], logits[i], 1e-9) << row;
+  };
+  // Sequence 0 is in slot 2 and sequence 1 in slot 0. Three tokens of one and two of the other; one is none.
+  const Tensor first[] = {integers(Type(DType::i32, {1, 6}), {4, 9, 5, 1, 2, 7}),
+                          integers(Type(DType::i64, {6, 2}), {2, 0, 2, 1, 0, 0, 2, 2, 0, 1, 1, -1}),
+                          integers(Type(DType::i64, {3}), {3, 4, 0}),
+                          Tensor(Type(DType::f32, {3, greedy.type.dim(1)}))};
+  std::vector<Tensor> out = interpret(*serving->function("step_6"), first, states);
+  expectRow(out, 0, expected[0][2]);
+  expectRow(out, 1, expected[1][1]);
+  expectRow(out, 2, expected[0][0]);
+  for (int row = 0; row < 3; ++row)
+    EXPECT_EQ(out[0].data[size_t(row) * expected[0][0].size() + size_t(out[1].data[size_t(row)])],
+              *std::max_element(out[0].data.begin() + row * int64_t(expected[0][0].size()),
+                                out[0].data.begin() + (row + 1) * int64_t(expected[0][0].size())));
+  const Tensor second[] = {integers(Type(DType::i32, {1, 2}), {2, 0}), integers(Type(DType::i64, {2, 2}), {0, 2, 2, 3}),
+                           Tensor(Type(DType::f32, {2, greedy.type.dim(1)}))};
+  out = interpret(*serving->function("step_2"), second, states);
+  expectRow(out, 0, expected[1][2]);
+  expectRow(out, 1, expected[0][3]);
+  const Tensor third[] = {integers(Type(DType::i32, {1, 6}), {6, 8, 3, 0, 0, 0}),
+                          integers(Type(DType::i64, {6, 2}), {2, 4, 0, 3, 0, 4, 0, -1, 0, -1, 0, -1})};
+  out = interpret(*serving->function("score"), third, states);
+  expectRow(out, 0, expected[0][4]);
+  expectRow(out, 1, expected[1][3]);
+  expectRow(out, 2, expected[1][4]);
+}
+
 // One layer without positions sees its past as a set; rope and alibi tell its order.
 TEST(ModelBuilder, RopeAndAlibiTellTheOrder) {
   for (const char *name : {"rope", "alibi", "nopos"}) {

@@ -1,0 +1,151 @@
+// A sequence has the same logits, to the bit, in any slot, beside any others, cut into any pieces, on any threads.
+#include "tests/support/harness.h"
+
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/plan/plan.h"
+#include "runtime/serve/cached_model.h"
+#include "runtime/train/session.h"
+#include "tools/compiler/inference.h"
+
+using namespace e2e;
+using namespace gptc;
+
+namespace {
+
+struct Case {
+  const char *name;
+  std::vector<std::string> settings;
+};
+
+struct ServingBits : ::testing::TestWithParam<Case> {
+  /// The logits of each position of a sequence.
+  using Logits = std::vector<std::vector<float>>;
+
+  std::unique_ptr<Session> open(int64_t slots, unsigned threads) {
+    Plan plan = loadPlan(dir);
+    const ModelIdentity model = modelIdentity(*plan.planned);
+    auto s = std::make_unique<Session>(servingPlan(std::move(plan), slots, cacheDir()), cacheDir(), threads);
+    loadWeights(s->executor, w.path("out/checkpoints/") + w.checkpoints(w.path("out")).back(), model);
+    return s;
+  }
+  static CachedModel::Part part(int64_t slot, const std::vector<int32_t> &tokens, int64_t begin, int64_t end) {
+    return {.slot = slot, .tokens = tokens, .begin = begin, .end = end, .how = {}};
+  }
+  static std::vector<float> logits(const CachedModel &m, int64_t result) { return m.logits(result).vec(); }
+
+  Workplace w;
+  std::string dir;
+};
+
+std::vector<int32_t> sequence(int seed, size_t n) {
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < n; ++i)
+    tokens.push_back(int32_t(i * i * 7 + size_t(seed) * i + 3) % 64);
+  return tokens;
+}
+
+TEST_P(ServingBits, AreThoseOfTheSequenceAlone) {
+  constexpr int64_t length = 75;
+  for (const char *compute : {"fp32", "bf16"}) {
+    std::vector<std::string> settings = {"model.block_size=80", "train.global_batch_tokens=80",
+                                         "train.micro_batch=1", "train.steps=1",
+                                         "model.n_embd=192",    "model.n_head=4",
+                                         "log.every=1",         std::string("precision.compute=") + compute,
+                                         "checkpoint.every=1"};
+    settings.insert(settings.end(), GetParam().settings.begin(), GetParam().settings.end());
+    dir = w.compile(compute, settings);
+    w.train(dir, "out");
+
+    const std::vector<int32_t> tokens = sequence(1, length);
+    std::unique_ptr<Session> alone = open(1, 2);
+    CachedModel one(alone->executor);
+    ASSERT_EQ(one.slots(), 1);
+    Logits want;
+    for (int64_t at = 0; at < length;) {
+      const int64_t end = one.score(0, tokens, at, {});
+      for (int64_t i = at; i < end; ++i)
+        want.push_back(logits(one, i - at));
+      at = end;
+    }
+    ASSERT_NE(want[10], want[11]);
+    for (int64_t i = 0; i < length; ++i) {
+      one.read(part(0, tokens, i, i + 1));
+      ASSERT_EQ(logits(one, 0), want[size_t(i)]) << compute << ": token " << i << " by itself";
+    }
+
+    for (const unsigned threads : {1u, 2u}) {
+      std::unique_ptr<Session> many = open(5, threads);
+      CachedModel model(many->executor);
+      ASSERT_EQ(model.slots(), 5);
+      ASSERT_EQ(model.context(), 80);
+      ASSERT_EQ(model.most(), 64);
+      // It stands in slot 3, in pieces, while others are read, one token or many at a time, and end and begin.
+      const std::vector<std::vector<int32_t>> others = {
+          sequence(2, 80), sequence(3, 80), sequence(4, 80), {}, sequence(5, 80)};
+      std::vector<int64_t> done(5, 0);
+      int64_t at = 0, call = 0;
+      for (; at < length; ++call) {
+        std::vector<CachedModel::Part> parts;
+        int64_t room = model.most();
+        auto add = [&](int64_t slot, const std::vector<int32_t> &all, int64_t from, int64_t count) {
+          count = std::min({count, int64_t(all.size()) - from, room});
+          if (count < 1)
+            return from;
+          parts.push_back(part(slot, all, from, from + count));
+          room -= count;
+          return from + count;
+        };
+        constexpr int64_t pieces[] = {1, 1, 7, 1, 30, 2, 1, 1, 13, 5};
+        int64_t index = -1;
+        for (const int64_t slot : {4, 0, 3, 2, 1}) {
+          if (slot == 3) {
+            index = int64_t(parts.size());
+            at = add(3, tokens, at, pieces[call % 10]);
+            continue;
+          }
+          if ((call + slot) % 3 == 0)
+            continue;  // it waits
+          if (done[size_t(slot)] >= 80 || (call == 6 && slot == 2))
+            done[size_t(slot)] = 0;  // another sequence begins
+          done[size_t(slot)] = add(slot, others[size_t(slot)], done[size_t(slot)], slot == 1 ? 11 : 1);
+        }
+        model.read(parts);
+        ASSERT_EQ(logits(model, index), want[size_t(at) - 1])
+            << compute << " up to token " << at << " in call " << call << ", " << threads << " threads";
+        EXPECT_EQ(model.chosen(index), std::max_element(want[size_t(at) - 1].begin(), want[size_t(at) - 1].end()) -
+                                           want[size_t(at) - 1].begin());
+      }
+      EXPECT_GT(call, 8);
+      // Scores of a second sequence, and the first one goes on behind a prefix that it shares with another.
+      int64_t end = model.score(0, tokens, 0, {});
+      for (int64_t i = 0; i < end; ++i)
+        ASSERT_EQ(logits(model, i), want[size_t(i)]);
+      std::vector<int32_t> branch(tokens.begin(), tokens.begin() + 20);
+      branch.insert(branch.end(), tokens.begin() + 22, tokens.begin() + 30);
+      model.read(part(3, branch, 20, 28));
+      model.read(part(3, tokens, 20, 50));
+      ASSERT_EQ(logits(model, 0), want[49]);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, ServingBits,
+    ::testing::Values(
+        Case{"gpt2", {}}, Case{"llama", {"model.preset=llama", "model.n_kv_head=2"}},
+        Case{"bloom", {"model.preset=bloom"}},
+        Case{"neox",
+             {"model.position=rope", "model.rotary_dim=12", "model.parallel_residual=true",
+              "model.tie_embeddings=false"}},
+        Case{"gemma2",
+             {"model.preset=llama", "model.n_kv_head=1", "model.norm_position=both", "model.norm_plus_one=true",
+              "model.window=19", "model.layers_without_window=[1]", "model.attention_softcap=3",
+              "model.logit_softcap=4", "model.activation=geglu_tanh", "model.embedding_scale=9"}},
+        Case{"qwen3", {"model.preset=llama", "model.qk_norm=head", "model.head_dim=32", "model.n_kv_head=2"}},
+        Case{"olmo2",
+             {"model.preset=llama", "model.qk_norm=whole", "model.norm_position=output", "model.rope_scaling=yarn",
+              "model.rope_factor=4", "model.rope_original_block_size=64"}},
+        Case{"nopos", {"model.position=none", "model.bias=false"}}),
+    [](const auto &info) { return info.param.name; });
+
+}  // namespace
