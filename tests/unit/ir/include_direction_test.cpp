@@ -112,9 +112,10 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
         {"runtime/checkpoint",
          {"support", "support/gguf", "ir/kernel", "ir", "runtime/launch", "runtime/collectives", "runtime/plan",
           "runtime/device", "runtime/data"}},
+        {"runtime/serve", {"support", "ir", "runtime/plan", "runtime/device"}},
         {"runtime/train",
-         {"support", "ir", "runtime/launch", "runtime/collectives", "runtime/plan", "runtime/device", "runtime/cuda",
-          "runtime/data", "runtime/checkpoint"}},
+         {"support", "ir", "runtime/serve", "runtime/launch", "runtime/collectives", "runtime/plan", "runtime/device",
+          "runtime/cuda", "runtime/data", "runtime/checkpoint"}},
     };
     // The tools see everything but how ops, kernels and recipes are made, and of each other what follows.
     Rooms seen = {"support",
@@ -140,8 +141,10 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
              {"tools/compiler", {"tools/planner", "tools/estimate"}},
              {"tools/study", {"tools/planner", "tools/estimate", "tools/compiler"}},
              {"tools/commands", {"tools/planner", "tools/estimate", "tools/compiler", "tools/study"}},
+             {"tools/serve", {}},
              {"tools",
-              {"tools/planner", "tools/check", "tools/estimate", "tools/compiler", "tools/study", "tools/commands"}},
+              {"tools/planner", "tools/check", "tools/estimate", "tools/compiler", "tools/study", "tools/serve",
+               "tools/commands"}},
              {"tools/bundle_program", {}}}) {
       Rooms sees = seen;
       sees.insert(sees.end(), more.begin(), more.end());
