@@ -162,6 +162,23 @@ std::string checkTable(const Op &op) {
   return "";
 }
 
+std::vector<Tensor> referenceTable(const Op &op, std::span<const Tensor *const> in) {
+  Tensor y(op.result()->type);
+  const int64_t size = y.type.dim(1), half = size / 2;
+  auto position = [&](int64_t row) {
+    return in.empty() ? double(row) : in[0]->type.rank() ? in[0]->data[row] : in[0]->data[0] + double(row);
+  };
+  const double slope = -std::log(thetaOf(op)) / double(half);
+  const double magnitude = magnitudeOf(op);
+  for (int64_t i = 0; i < y.type.elements(); ++i) {
+    const int64_t row = i / size, column = i % size;
+    const double j = double(column % half), frequency = std::exp(slope * j);
+    const double angle = position(row) * (frequency * scaleOf(op, j, frequency));
+    y.data[i] = (column < half ? std::cos(angle) : std::sin(angle)) * magnitude;
+  }
+  return {std::move(y)};
+}
+
 /// The columns of queries and keys, the first ones of a row. Values, behind them, are not rotated.
 int64_t turnedColumns(const Heads &h) { return (h.queries + h.keyValues) * h.size; }
 
@@ -271,22 +288,7 @@ OpDef define_rope_table() {
       .check = checkTable,
       .grad = [](GradCtx &c) -> std::vector<Value *> { return std::vector<Value *>(c.op.numOperands(), nullptr); },
       .cost = [](const Op &op) { return streamCost(op, 60); },
-      .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
-        Tensor y(op.result()->type);
-        const int64_t size = y.type.dim(1), half = size / 2;
-        auto position = [&](int64_t row) {
-          return in.empty() ? double(row) : in[0]->type.rank() ? in[0]->data[row] : in[0]->data[0] + double(row);
-        };
-        const double slope = -std::log(thetaOf(op)) / double(half);
-        const double magnitude = magnitudeOf(op);
-        for (int64_t i = 0; i < y.type.elements(); ++i) {
-          const int64_t row = i / size, column = i % size;
-          const double j = double(column % half), frequency = std::exp(slope * j);
-          const double angle = position(row) * (frequency * scaleOf(op, j, frequency));
-          y.data[i] = (column < half ? std::cos(angle) : std::sin(angle)) * magnitude;
-        }
-        return {std::move(y)};
-      },
+      .reference = referenceTable,
       .lower = [](LowerCtx &c) -> std::vector<Expr> {
         const int64_t half = c.op.result()->type.dim(1) / 2;
         auto wide = [](Expr e) { return kir::cast(DType::f64, std::move(e)); };

@@ -11,7 +11,8 @@ namespace gptc {
 /// @step_N and @score and several slots; one for training has @prefill and @decode, and one slot.
 class CachedModel {
 public:
-  /// Compiles these functions, but @score when it is first asked for. Throws UserError(PlanDamaged) if the plan lacks them.
+  /// Compiles these functions, but @score when it is first asked for. Throws UserError(PlanDamaged) if the plan lacks
+  /// them.
   explicit CachedModel(Executor &executor);
 
   int64_t slots() const { return slotCount; }

@@ -156,6 +156,16 @@ static bool attentionByTf32(const Op &fused) {
   return found && llvm::StringRef(fused.attrs.getString("kind")).starts_with("attention");
 }
 
+/// As tests/simt/attention_test.cpp derives it: both factors of both products are rounded to tf32.
+static void allowTf32(const Case &c, std::vector<std::vector<kir::Bounded>> &bounds) {
+  if (!attentionByTf32(*c.g.fused))
+    return;
+  for (size_t i = 0; i < c.operands.size(); ++i)
+    if (c.operands[i].type.dtype == DType::f32 && c.operands[i].type.rank() == 3)
+      for (kir::Bounded &b : bounds[i])
+        b.error = 0x1p-10 * std::abs(b.value);
+}
+
 void check(const std::vector<Case> &cases, bool perturbed) {
   if (!simt::HostModule::possible())
     GTEST_SKIP() << "no C++ compiler: set CXX";
@@ -206,12 +216,7 @@ void check(const std::vector<Case> &cases, bool perturbed) {
 
     std::vector<std::vector<kir::Bounded>> bounds = withoutErrors(withWorkspaces(c, c.gpu)),
                                            ofCpu = withoutErrors(withWorkspaces(c, c.cpu));
-    // As tests/simt/attention_test.cpp derives it: both factors of both products are rounded to tf32.
-    if (attentionByTf32(*c.g.fused))
-      for (size_t i = 0; i < c.operands.size(); ++i)
-        if (c.operands[i].type.dtype == DType::f32 && c.operands[i].type.rank() == 3)
-          for (kir::Bounded &b : bounds[i])
-            b.error = 0x1p-10 * std::abs(b.value);
+    allowTf32(c, bounds);
     bool bounded = true;
     try {
       kir::boundErrors(c.gpu, bounds);

@@ -90,7 +90,7 @@ private:
 class Samples {
 public:
   Samples(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command)
-      : executor(executor), tokenizer(tokenizer), command(command), generator(executor), prompts(command, tokenizer) {}
+      : tokenizer(tokenizer), command(command), generator(executor), prompts(command, tokenizer) {}
 
   void run() {
     do {
@@ -211,8 +211,8 @@ private:
     line["text"] = sample.text();
     line["finish_reason"] = sample.finishReason();
     line["tokens"] = sample.tokens();
-    if (json scores = sample.logProbabilities(); !scores.is_null())
-      line["logprobs"] = std::move(scores);
+    if (const json scores = sample.logProbabilities(); !scores.is_null())
+      line["logprobs"] = scores;
     write(line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
     return true;
   }
@@ -259,7 +259,6 @@ private:
                  double(made) / seconds);
   }
 
-  Executor &executor;
   const Tokenizer &tokenizer;
   const SampleCommand &command;
   Generator generator;

@@ -98,7 +98,8 @@ TEST(ChooseToken, EqualLogitsGoByNumber) {
 }
 
 /// Frequencies by chooseOnHost.
-std::map<int, double> onHost(const std::vector<float> &logits, SampleOptions o, std::vector<unsigned> seen = {}) {
+std::map<int, double> onHost(const std::vector<float> &logits, SampleOptions o,
+                             const std::vector<unsigned> &seen = {}) {
   llvm::BitVector occurred(unsigned(logits.size()));
   for (unsigned token : seen)
     occurred.set(token);
