@@ -498,7 +498,7 @@ Plan samplingPlan(const Options &o, Plan plan) {
     throw UserError(ErrorCode::NotBuiltYet,
                     "the plan was compiled from a module: it continues one sample at a time, and has no --slots",
                     "leave out --slots, or compile a model.toml");
-  const int64_t slots = o.slots ? o.slots : many ? 8 : 1;
+  const int64_t slots = o.slots ? o.slots : many ? 8 : 1 + o.sample.generator.guesses;
   if (plan.model.empty() || (slots == 1 && plan.target.isCuda()))
     return inferencePlan(std::move(plan), kSampling, defaultCacheDir());
   plan = servingPlan(std::move(plan), slots, defaultCacheDir());
@@ -535,6 +535,7 @@ void runSample(Options o) {
   const Inference inference(o, plan);
   const Tokenizer tokenizer = Tokenizer::load(file);
   command.limits = {fact<&ModelFacts::vocabSize>(*plan.planned), fact<&ModelFacts::blockSize>(*plan.planned)};
+  command.generator.copiesPrefixes = !plan.target.isCuda();
   if (command.prompts.empty())
     checkPrompt(command, tokenizer);
   Session session(samplingPlan(o, std::move(plan)), defaultCacheDir(), o.threads);
@@ -606,6 +607,13 @@ void addSampleOptions(Command sample, Options &o) {
       .option("--slots", o.slots,
               "samples that are continued at once, with the same results; default: 8 for many, 1 for one")
       .within(int64_t(1), int64_t(1024));
+  sample
+      .option(
+          "--lookup", o.sample.generator.guesses,
+          withDefault("guess up to so many tokens by what stood before, where slots are free: the same results, sooner "
+                      "where a text repeats itself",
+                      o.sample.generator.guesses))
+      .within(int64_t(0), int64_t(64));
   sample.flag("--time", o.sample.time, "say at the end how many tokens came in a second");
 }
 

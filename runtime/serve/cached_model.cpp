@@ -8,6 +8,8 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 namespace gptc {
 
@@ -34,21 +36,22 @@ CachedModel::CachedModel(Executor &executor)
 }
 
 void CachedModel::read(llvm::ArrayRef<Part> parts) {
-  int64_t tokens = 0;
+  int64_t tokens = 0, results = 0;
   for (const Part &p : parts) {
     GPTC_CHECK(p.slot >= 0 && p.slot < slotCount && p.begin >= 0 && p.begin < p.end &&
-                   p.end <= int64_t(p.tokens.size()) && p.end <= limit,
+                   p.end <= int64_t(p.tokens.size()) && p.end <= limit && int64_t(p.hows.size()) <= p.end - p.begin,
                "tokens {} to {} of {} in slot {}", p.begin, p.end, p.tokens.size(), p.slot);
     tokens += p.end - p.begin;
+    results += int64_t(p.hows.size());
   }
-  GPTC_CHECK(!parts.empty() && tokens <= most(), "{} tokens", tokens);
+  GPTC_CHECK(!parts.empty() && tokens <= most() && results <= slotCount, "{} tokens, {} results", tokens, results);
   hows.clear();
   resultRows.clear();
   if (!steps.empty())
     return runStep(*llvm::find_if(steps, [&](const Step &s) { return s.tokens >= tokens; }), parts);
-  GPTC_CHECK(parts.size() == 1, "{} parts", parts.size());
   const Part &part = parts[0];
-  hows = {part.how};
+  GPTC_CHECK(parts.size() == 1, "{} parts", parts.size());
+  hows = {part.hows.empty() ? HowToChoose{} : part.hows[0]};
   if (part.isNew)
     run("decode", {&part.tokens[size_t(part.begin)], &part.begin});
   else
@@ -57,8 +60,11 @@ void CachedModel::read(llvm::ArrayRef<Part> parts) {
 
 void CachedModel::runStep(const Step &step, llvm::ArrayRef<Part> parts) {
   const size_t n = size_t(step.tokens);
+  const bool all = step.chosen == step.tokens;
   std::vector<int32_t> tokens(n, 0);
   std::vector<int64_t> places(2 * n, -1);  // what is left over has no place
+  hows.assign(size_t(step.chosen), HowToChoose{});
+  std::vector<int64_t> rows;
   size_t at = 0;
   for (const Part &p : parts) {
     for (int64_t i = p.begin; i < p.end; ++i, ++at) {
@@ -66,20 +72,19 @@ void CachedModel::runStep(const Step &step, llvm::ArrayRef<Part> parts) {
       places[2 * at] = p.slot;
       places[2 * at + 1] = i;
     }
-    resultRows.push_back(int64_t(at) - 1);
+    for (size_t i = 0; i < p.hows.size(); ++i) {
+      const size_t row = at - p.hows.size() + i;
+      hows[all ? row : rows.size()] = p.hows[i];
+      rows.push_back(int64_t(row));
+    }
   }
-  hows.assign(size_t(step.chosen), HowToChoose{});
   std::vector<const void *> args = {tokens.data(), places.data()};
-  if (step.chosen == step.tokens) {
-    for (size_t i = 0; i < parts.size(); ++i)
-      hows[size_t(resultRows[i])] = parts[i].how;
-    return run(step.name, std::move(args));
+  if (all) {
+    resultRows = std::move(rows);
+  } else {
+    rows.resize(size_t(step.chosen), 0);
+    args.push_back(rows.data());
   }
-  std::vector<int64_t> rows = std::exchange(resultRows, {});
-  rows.resize(size_t(step.chosen), 0);
-  for (size_t i = 0; i < parts.size(); ++i)
-    hows[i] = parts[i].how;
-  args.push_back(rows.data());
   run(step.name, std::move(args));
 }
 
@@ -97,7 +102,7 @@ void CachedModel::runPrefill(const Part &p) {
 
 int64_t CachedModel::score(int64_t slot, llvm::ArrayRef<int32_t> tokens, int64_t begin, const HowToChoose &how) {
   if (steps.empty()) {
-    read({{.slot = slot, .tokens = tokens, .begin = begin, .end = begin + 1, .how = how, .isNew = true}});
+    read({{.slot = slot, .tokens = tokens, .begin = begin, .end = begin + 1, .hows = how, .isNew = true}});
     return begin + 1;
   }
   const int64_t end = std::min(begin + piece, int64_t(tokens.size()));
@@ -115,6 +120,21 @@ int64_t CachedModel::score(int64_t slot, llvm::ArrayRef<int32_t> tokens, int64_t
   ran = "score";
   executor.run(ran, {part.data(), places.data()});
   return end;
+}
+
+void CachedModel::copy(int64_t from, int64_t to, int64_t count) {
+  GPTC_CHECK(from >= 0 && from < slotCount && to >= 0 && to < slotCount && from != to && count <= limit,
+             "{} tokens from slot {} to {}", count, from, to);
+  for (const auto &state : executor.planned().states) {
+    const Type &t = state->type;
+    if (kindOf(*state) != StateKind::cache || t.rank() != 4)
+      continue;
+    const StateView view = executor.view(*state, StateAccess::readAndWrite);
+    const int64_t row = t.padded(3) * int64_t(sizeOf(t.dtype)), sequence = t.padded(2) * row;
+    for (int64_t h = 0; h < t.dim(1); ++h)
+      std::memcpy(view.as<char>() + (to * t.padded(1) + h) * sequence,
+                  view.as<char>() + (from * t.padded(1) + h) * sequence, size_t(count * row));
+  }
 }
 
 void CachedModel::run(llvm::StringRef function, std::vector<const void *> args) {

@@ -21,20 +21,28 @@ public:
   /// How many tokens a call of read() takes.
   int64_t most() const { return steps.empty() ? piece : steps.back().tokens; }
 
-  /// Tokens `begin` to `end` of a sequence, for a slot that holds those before them.
+  /// Whether a sequence has the same logits to the bit however it is cut into calls. Plans for training have other sums
+  /// for new tokens than for prompts.
+  bool hasOneOrder() const { return !steps.empty(); }
+
+  /// Tokens `begin` to `end` of a sequence, for a slot that holds those before them. There is a result for what follows
+  /// each of the last hows.size() of them.
   struct Part {
     int64_t slot;
     llvm::ArrayRef<int32_t> tokens;
     int64_t begin, end;
-    HowToChoose how;
+    llvm::ArrayRef<HowToChoose> hows;
     bool isNew = false;  // one token that was chosen, not read
   };
-  /// Reads a part for each of some slots, together at most most() tokens. Result i is what follows part i.
+  /// Reads parts of different slots, together at most most() tokens with slots() results, which are numbered in the
+  /// order of the parts.
   void read(llvm::ArrayRef<Part> parts);
   /// Reads some tokens of a sequence from `begin` on. Returns their end. Result i is what follows token begin + i.
   int64_t score(int64_t slot, llvm::ArrayRef<int32_t> tokens, int64_t begin, const HowToChoose &how);
+  /// Gives the slot `to` the first `count` tokens that `from` holds.
+  void copy(int64_t from, int64_t to, int64_t count);
 
-  /// Results of the last call, valid until the next.
+  /// Results of the last call of read() or score(), valid until the next.
   int32_t chosen(int64_t result) const;
   llvm::ArrayRef<float> logits(int64_t result) const;
 

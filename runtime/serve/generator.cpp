@@ -4,6 +4,8 @@
 #include "runtime/device/executor.h"
 #include "support/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -12,13 +14,28 @@ namespace {
 
 constexpr uint32_t kSampleStream = 0xDA7A0003;
 
+/// Tokens of a prefix from which on it is copied from another slot.
+constexpr int64_t leastCopied = 16;
+/// How many of the last tokens guesses go by.
+constexpr int64_t longestMatch = 4, shortestMatch = 2;
+
 int64_t commonPrefix(llvm::ArrayRef<int32_t> a, llvm::ArrayRef<int32_t> b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
 }
 
 }  // namespace
 
-Generator::Generator(Executor &executor) : cached(executor), planned(executor.planned()), slots(cached.slots()) {}
+/// What a slot takes part in a call with.
+struct Generator::Work {
+  size_t slot;
+  std::vector<int32_t> tokens;  // of the slot, then guesses
+  int64_t begin, end;
+  std::vector<HowToChoose> hows;
+  bool isNew;
+};
+
+Generator::Generator(Executor &executor, const GeneratorOptions &options)
+    : options(options), cached(executor), planned(executor.planned()), slots(size_t(cached.slots())) {}
 
 void Generator::add(Generation generation) {
   GPTC_CHECK(!generation.prompt.empty(), "sampling needs a token to start from");
@@ -33,41 +50,45 @@ int64_t Generator::unfinished() const {
 }
 
 bool Generator::step() {
-  for (Slot &slot : slots)
-    while (!slot.generation && !waiting.empty()) {
-      Generation next = std::move(waiting.front());
-      waiting.pop_front();
-      begin(slot, std::move(next));
-    }
-  if (scoreOne())
+  admit();
+  scoreOne();
+  const std::vector<Work> work = workOf();
+  if (work.empty())
     return unfinished() > 0;
-  // A token of every sequence whose prompt is read; then, in what room is left, of prompts.
   std::vector<CachedModel::Part> parts;
-  int64_t room = cached.most();
-  for (const Phase phase : {Phase::decoding, Phase::reading})
-    for (size_t i = 0; i < slots.size(); ++i)
-      if (Slot &slot = slots[i]; slot.generation && slot.phase == phase && room > 0) {
-        const int64_t end = std::min(int64_t(slot.tokens.size()), slot.done + room);
-        parts.push_back({int64_t(i), slot.tokens, slot.done, end, howOf(slot), phase == Phase::decoding});
-        room -= end - slot.done;
-      }
-  if (parts.empty())
-    return unfinished() > 0;
+  for (const Work &w : work)
+    parts.push_back({int64_t(w.slot), w.tokens, w.begin, w.end, w.hows, w.isNew});
   cached.read(parts);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    Slot &slot = slots[size_t(parts[i].slot)];
-    slot.done = parts[i].end;
-    if (slot.phase == Phase::reading)
-      slot.read = slot.done;
-    if (slot.done == int64_t(slot.tokens.size()))
-      deliver(slot, int64_t(i));
+  int64_t result = 0;
+  for (const Work &w : work) {
+    finish(w, result);
+    result += int64_t(w.hows.size());
   }
   return unfinished() > 0;
 }
 
-void Generator::begin(Slot &slot, Generation generation) {
+/// Gives free slots to those who wait.
+void Generator::admit() {
+  for (size_t i = 0; i < slots.size(); ++i)
+    while (!slots[i].generation && !waiting.empty() && !awaitsPrefix(waiting.front())) {
+      Generation next = std::move(waiting.front());
+      waiting.pop_front();
+      begin(i, std::move(next));
+    }
+}
+
+/// Whether a prompt is being read that begins as the next one does, which can copy it soon.
+bool Generator::awaitsPrefix(const Generation &next) const {
+  return options.copiesPrefixes && !next.onPrompt && llvm::any_of(slots, [&](const Slot &s) {
+           return s.generation && s.phase == Phase::reading &&
+                  commonPrefix(next.prompt, s.tokens) >= s.done + leastCopied;
+         });
+}
+
+void Generator::begin(size_t index, Generation generation) {
+  Slot &slot = slots[index];
   const std::vector<int32_t> before = std::move(slot.tokens);
-  const int64_t read = slot.read;
+  const int64_t kept = held(slot);
   slot = Slot();
   slot.generation = std::move(generation);
   const Generation &g = *slot.generation;
@@ -80,19 +101,38 @@ void Generator::begin(Slot &slot, Generation generation) {
   keepLast(slot, cached.context());
   if (g.onPrompt)
     slot.phase = Phase::scoring;
-  else  // what prefill left in the slot is not read again; the last token is, for what follows it
-    slot.done = slot.read =
-        std::min(commonPrefix(slot.tokens, llvm::ArrayRef(before).take_front(read)), int64_t(slot.tokens.size()) - 1);
-  if (g.options.maxTokens < 1 && !g.onPrompt)
+  else if (g.options.maxTokens < 1)
     end(slot);
+  else
+    takePrefix(index, before, kept);
 }
 
-/// Reads tokens of a prompt whose scores are asked for, if there is one.
-bool Generator::scoreOne() {
-  const auto it =
-      std::find_if(slots.begin(), slots.end(), [](const Slot &s) { return s.generation && s.phase == Phase::scoring; });
+/// What the slot or another one holds of the prompt is not read again. The last token is, for what follows it.
+void Generator::takePrefix(size_t index, llvm::ArrayRef<int32_t> before, int64_t kept) {
+  Slot &slot = slots[index];
+  const llvm::ArrayRef<int32_t> prompt = llvm::ArrayRef(slot.tokens).drop_back();
+  slot.done = commonPrefix(prompt, before.take_front(size_t(kept)));
+  size_t from = index;
+  int64_t most = slot.done + leastCopied - 1;
+  for (size_t i = 0; options.copiesPrefixes && i < slots.size(); ++i)
+    if (const Slot &other = slots[i]; i != index)
+      if (const int64_t n = commonPrefix(prompt, llvm::ArrayRef(other.tokens).take_front(size_t(held(other))));
+          n > most) {
+        most = n;
+        from = i;
+      }
+  if (from != index) {
+    cached.copy(int64_t(from), int64_t(index), most);
+    slot.done = most;
+  }
+  slot.read = slot.done;
+}
+
+/// Scores a piece of a prompt, if one is to be scored.
+void Generator::scoreOne() {
+  const auto it = llvm::find_if(slots, [](const Slot &s) { return s.generation && s.phase == Phase::scoring; });
   if (it == slots.end())
-    return false;
+    return;
   Slot &slot = *it;
   const Generation &g = *slot.generation;
   const int64_t n = slot.tokens.size(), begin = slot.done;
@@ -100,17 +140,76 @@ bool Generator::scoreOne() {
   for (int64_t i = begin; i < slot.done && i + 1 < n; ++i)
     slot.promptScores.push_back(scoresOf(cached.logits(i - begin), slot.tokens[size_t(i) + 1], g.scores.value_or(0)));
   if (slot.done < n)
-    return true;
+    return;
   g.onPrompt(std::move(slot.promptScores));
   if (g.options.maxTokens < 1)
     end(slot);
   else
     deliver(slot, n - 1 - begin);
-  return true;
 }
 
-/// Hands out the token that follows by result `result`, and sees to what comes next.
-void Generator::deliver(Slot &slot, int64_t result) {
+/// A token of every sequence whose prompt is read, with guesses; then, in what room is left, of prompts.
+std::vector<Generator::Work> Generator::workOf() {
+  std::vector<Work> work;
+  int64_t room = cached.most(), free = cached.slots();
+  for (const Slot &slot : slots)
+    free -= slot.generation ? 1 : 0;
+  for (size_t i = 0; i < slots.size(); ++i)
+    if (const Slot &slot = slots[i]; slot.generation && slot.phase == Phase::decoding && room > 0) {
+      Work w{i, slot.tokens, slot.done, 0, {}, true};
+      guess(slot, w.tokens, std::min({options.guesses, free, room - 1}));
+      w.end = int64_t(w.tokens.size());
+      for (int64_t j = w.begin; j < w.end; ++j)
+        w.hows.push_back(howOf(slot, j - w.begin));
+      room -= w.end - w.begin;
+      free -= w.end - w.begin - 1;
+      work.push_back(std::move(w));
+    }
+  for (size_t i = 0; i < slots.size(); ++i)
+    if (const Slot &slot = slots[i]; slot.generation && slot.phase == Phase::reading && room > 0) {
+      Work w{i, slot.tokens, slot.done, std::min(int64_t(slot.tokens.size()), slot.done + room), {}, false};
+      if (w.end == int64_t(w.tokens.size()))
+        w.hows = {howOf(slot)};
+      room -= w.end - w.begin;
+      work.push_back(std::move(w));
+    }
+  return work;
+}
+
+/// Appends at most `most` tokens that may follow: those that followed the last ones where these stood before.
+void Generator::guess(const Slot &slot, std::vector<int32_t> &tokens, int64_t most) const {
+  const Generation &g = *slot.generation;
+  const int64_t n = slot.tokens.size();
+  most = std::min({most, cached.context() - n, g.options.maxTokens - slot.made - 1});
+  for (int64_t length = longestMatch; length >= shortestMatch && most > 0; --length)
+    for (int64_t at = n - length - 1; at >= 0; --at)
+      if (std::equal(slot.tokens.end() - length, slot.tokens.end(), slot.tokens.begin() + at)) {
+        const int64_t first = at + length, count = std::min(most, n - first);
+        tokens.insert(tokens.end(), slot.tokens.begin() + first, slot.tokens.begin() + first + count);
+        return;
+      }
+}
+
+/// Takes the results of a part, from number `result` on: one, or as many as guesses were right.
+void Generator::finish(const Work &work, int64_t result) {
+  Slot &slot = slots[work.slot];
+  if (!work.isNew) {
+    slot.done = work.end;
+    slot.read = slot.done;
+    if (!work.hows.empty())
+      deliver(slot, result);
+    return;
+  }
+  for (int64_t at = work.begin + 1;; ++at) {
+    slot.done = at;
+    if (!deliver(slot, result++) || at == work.end || slot.tokens.back() != work.tokens[size_t(at)])
+      return;
+  }
+}
+
+/// Hands out the token that follows by result `result`, and sees to what comes next. Returns whether that is one more
+/// token of the same cache.
+bool Generator::deliver(Slot &slot, int64_t result) {
   const Generation &g = *slot.generation;
   const int32_t token = choosesOnHost(g.options)
                             ? chooseOnHost(cached.logits(result), howOf(slot), g.options, slot.seen)
@@ -120,19 +219,24 @@ void Generator::deliver(Slot &slot, int64_t result) {
     scores = scoresOf(cached.logits(result), token, *g.scores);
   ++slot.made;
   const bool goesOn = g.onToken(token, scores ? &*scores : nullptr);
-  if (!goesOn || slot.made >= g.options.maxTokens)
-    return end(slot);
+  if (!goesOn || slot.made >= g.options.maxTokens) {
+    end(slot);
+    return false;
+  }
   if (!slot.seen.empty())
     slot.seen.set(unsigned(token));
   slot.phase = Phase::decoding;
   slot.tokens.push_back(token);
   if (int64_t(slot.tokens.size()) <= cached.context())
-    return;
-  if (!g.slides)
-    return end(slot);
-  keepLast(slot, std::max<int64_t>(1, cached.context() / 2));
-  slot.phase = Phase::reading;
-  slot.done = slot.read = 0;
+    return true;
+  if (g.slides) {
+    keepLast(slot, std::max<int64_t>(1, cached.context() / 2));
+    slot.phase = Phase::reading;
+    slot.done = slot.read = 0;
+  } else {
+    end(slot);
+  }
+  return false;
 }
 
 void Generator::end(Slot &slot) {
@@ -146,9 +250,11 @@ void Generator::keepLast(Slot &slot, int64_t count) {
     slot.tokens.erase(slot.tokens.begin(), slot.tokens.end() - count);
 }
 
-HowToChoose Generator::howOf(const Slot &slot) const {
+/// How the next token is chosen, or one further on.
+HowToChoose Generator::howOf(const Slot &slot, int64_t further) const {
   const Generation &g = *slot.generation;
-  return howToChoose(g.options, randomUniform(randomKey(g.options.seed, g.sample, kSampleStream, 0), slot.made));
+  return howToChoose(g.options,
+                     randomUniform(randomKey(g.options.seed, g.sample, kSampleStream, 0), slot.made + further));
 }
 
 }  // namespace gptc

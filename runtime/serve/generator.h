@@ -28,16 +28,25 @@ struct Generation {
   std::function<void()> onEnd;
 };
 
+struct GeneratorOptions {
+  /// Up to so many tokens are guessed for a sequence in a call, by what followed its last tokens where they stood
+  /// before (prompt lookup decoding, Saxena 2023), and kept as far as they are what the model chooses. No token differs
+  /// for it; only slots that are free otherwise are used.
+  int64_t guesses = 0;
+  /// Whether a prompt begins with what another slot holds of it, if that is long. Fast where the cache is in host
+  /// memory.
+  bool copiesPrefixes = true;
+};
+
 /// Runs generations in the order in which they were added, as many at once as the model has slots. The tokens of each
 /// are a pure function of the model's state and of the generation, whatever runs beside it. One thread at a time.
 class Generator {
 public:
-  explicit Generator(Executor &executor);
+  explicit Generator(Executor &executor, const GeneratorOptions &options = {});
   /// Throws UserError(TokenOutOfRange) if the model lacks a token of the prompt.
   void add(Generation generation);
-  /// One call of the model: a token of every sequence whose prompt is read, and pieces of prompts; or the scores of a
-  /// piece of a prompt. Calls onToken and onEnd, from which add() may be called. Returns false if nothing is left to
-  /// do.
+  /// Reads a token of every sequence whose prompt is read, and pieces of prompts, and scores a piece of a prompt. Calls
+  /// onToken and onEnd, from which add() may be called. Returns false if nothing is left to do.
   bool step();
   /// Generations that have not ended.
   int64_t unfinished() const;
@@ -60,13 +69,22 @@ private:
     llvm::BitVector seen;         // tokens that occurred, if there is a penalty
     std::vector<TokenScores> promptScores;
   };
-  void begin(Slot &slot, Generation generation);
-  bool scoreOne();
-  void deliver(Slot &slot, int64_t result);
+  struct Work;
+  void admit();
+  bool awaitsPrefix(const Generation &next) const;
+  void begin(size_t index, Generation generation);
+  void takePrefix(size_t index, llvm::ArrayRef<int32_t> before, int64_t kept);
+  int64_t held(const Slot &slot) const { return cached.hasOneOrder() ? slot.done : slot.read; }
+  void scoreOne();
+  std::vector<Work> workOf();
+  void guess(const Slot &slot, std::vector<int32_t> &tokens, int64_t most) const;
+  void finish(const Work &work, int64_t result);
+  bool deliver(Slot &slot, int64_t result);
   void end(Slot &slot);
   void keepLast(Slot &slot, int64_t count);
-  HowToChoose howOf(const Slot &slot) const;
+  HowToChoose howOf(const Slot &slot, int64_t further = 0) const;
 
+  const GeneratorOptions options;
   CachedModel cached;
   const Module &planned;
   std::vector<Slot> slots;

@@ -6,6 +6,7 @@
 #include "runtime/serve/generator.h"
 #include "runtime/train/session.h"
 #include "support/json.h"
+#include "tools/compiler/inference.h"
 
 #include <regex>
 #include <sstream>
@@ -219,6 +220,40 @@ TEST_F(GenerateTest, WhatTheChoiceTakesBesideTheUsual) {
   EXPECT_NE(got[0]["text"], got[1]["text"]);
   EXPECT_EQ(got[1]["text"], got[2]["text"]) << "only the likeliest is left";
   EXPECT_NE(got[2]["text"], got[3]["text"]);
+}
+
+// Where a text repeats itself, guesses save calls, and the samples stay.
+TEST_F(GenerateTest, GuessesSaveCalls) {
+  train({"train.steps=150", "model.dropout=0", "model.block_size=64", "train.global_batch_tokens=512",
+         "train.micro_batch=4"});
+  const std::vector<std::string> options = {"--prompt", "the cat", "--max-tokens", "80", "--temperature", "0.2"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), options.begin(), options.end());
+    return sample(more).output;
+  };
+  const std::string plain = with({});
+  EXPECT_EQ(with({"--lookup", "4"}), plain);
+  EXPECT_EQ(with({"--lookup", "4", "--slots", "3"}), plain);
+  gptc::Session s(gptc::servingPlan(gptc::loadPlan(plan), 5, cacheDir()), cacheDir(), 2);
+  gptc::loadWeights(s.executor, w.path("out/checkpoints/") + w.checkpoints(w.path("out")).back(),
+                    gptc::modelIdentity(*gptc::loadPlan(plan).planned));
+  std::vector<int32_t> texts[2];
+  int calls[2] = {};
+  for (const int guesses : {0, 4}) {
+    gptc::Generator generator(s.executor, {.guesses = guesses});
+    generator.add({.prompt = {1, 2, 3},
+                   .options = {.maxTokens = 60, .temperature = 0},
+                   .onToken = [&](int32_t token, const gptc::TokenScores *) {
+                     texts[guesses / 4].push_back(token);
+                     return true;
+                   }});
+    do
+      ++calls[guesses / 4];
+    while (generator.step());
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_EQ(calls[0], 60);
+  EXPECT_LT(calls[1], 45);
 }
 
 TEST_F(GenerateTest, WhatCannotBeContinuedIsSaid) {

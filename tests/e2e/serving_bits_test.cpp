@@ -3,9 +3,11 @@
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/plan/plan.h"
-#include "runtime/serve/cached_model.h"
+#include "runtime/serve/generator.h"
 #include "runtime/train/session.h"
 #include "tools/compiler/inference.h"
+
+#include <algorithm>
 
 using namespace e2e;
 using namespace gptc;
@@ -29,9 +31,21 @@ struct ServingBits : ::testing::TestWithParam<Case> {
     return s;
   }
   static CachedModel::Part part(int64_t slot, const std::vector<int32_t> &tokens, int64_t begin, int64_t end) {
-    return {.slot = slot, .tokens = tokens, .begin = begin, .end = end, .how = {}};
+    static const HowToChoose greedy{};
+    return {.slot = slot, .tokens = tokens, .begin = begin, .end = end, .hows = greedy};
   }
   static std::vector<float> logits(const CachedModel &m, int64_t result) { return m.logits(result).vec(); }
+
+  /// Compiles and trains a step; the model is in `dir` and its weights in w.path("out").
+  void make(const std::string &compute) {
+    std::vector<std::string> settings = {"model.block_size=80", "train.global_batch_tokens=80",
+                                         "train.micro_batch=1", "train.steps=1",
+                                         "model.n_embd=192",    "model.n_head=4",
+                                         "checkpoint.every=1",  "precision.compute=" + compute};
+    settings.insert(settings.end(), GetParam().settings.begin(), GetParam().settings.end());
+    dir = w.compile(compute, settings);
+    w.train(dir, "out");
+  }
 
   Workplace w;
   std::string dir;
@@ -47,15 +61,7 @@ std::vector<int32_t> sequence(int seed, size_t n) {
 TEST_P(ServingBits, AreThoseOfTheSequenceAlone) {
   constexpr int64_t length = 75;
   for (const char *compute : {"fp32", "bf16"}) {
-    std::vector<std::string> settings = {"model.block_size=80", "train.global_batch_tokens=80",
-                                         "train.micro_batch=1", "train.steps=1",
-                                         "model.n_embd=192",    "model.n_head=4",
-                                         "log.every=1",         std::string("precision.compute=") + compute,
-                                         "checkpoint.every=1"};
-    settings.insert(settings.end(), GetParam().settings.begin(), GetParam().settings.end());
-    dir = w.compile(compute, settings);
-    w.train(dir, "out");
-
+    make(compute);
     const std::vector<int32_t> tokens = sequence(1, length);
     std::unique_ptr<Session> alone = open(1, 2);
     CachedModel one(alone->executor);
@@ -127,6 +133,57 @@ TEST_P(ServingBits, AreThoseOfTheSequenceAlone) {
       ASSERT_EQ(logits(model, 0), want[49]);
     }
   }
+}
+
+// Tokens and log-probabilities, whatever is guessed and copied and whoever waits.
+TEST_P(ServingBits, SamplesAreThoseOfEachAlone) {
+  make("bf16");
+  struct Sample {
+    std::vector<int32_t> tokens;
+    std::vector<float> scores;
+    bool operator==(const Sample &) const = default;
+  };
+  auto generation = [&](int number, Sample &out) {
+    // Some begin alike, some with a text that repeats itself.
+    std::vector<int32_t> prompt = sequence(number % 2, 40);
+    prompt.resize(size_t(20 + number * 3 % 17));
+    for (int i = 0; number % 3 == 0 && i < 12; ++i)
+      prompt.push_back(i % 3);
+    Generation g{.prompt = prompt, .sample = uint64_t(number), .scores = 1};
+    g.options.maxTokens = 25 + number % 4 * 10;  // some past the context
+    g.options.temperature = number % 4 ? 0.5 : 0;
+    g.options.topK = number % 5;
+    g.options.repetitionPenalty = number == 7 ? 1.2 : 1;
+    g.onToken = [&out](int32_t token, const TokenScores *scores) {
+      out.tokens.push_back(token);
+      out.scores.push_back(scores->logProbability);
+      return out.tokens.size() < 2 || out.tokens.back() != out.tokens[out.tokens.size() - 2] || token != 5;
+    };
+    return g;
+  };
+  constexpr int count = 12;
+  std::vector<Sample> want(count);
+  std::unique_ptr<Session> one = open(1, 2), many = open(5, 2);
+  for (int i = 0; i < count; ++i) {
+    Generator generator(one->executor);
+    generator.add(generation(i, want[size_t(i)]));
+    while (generator.step())
+      ;
+  }
+  EXPECT_NE(want[1], want[3]);
+  for (const int64_t guesses : {0, 3})
+    for (const bool copies : {false, true}) {
+      std::vector<Sample> got(count);
+      Generator generator(many->executor, {.guesses = guesses, .copiesPrefixes = copies});
+      for (int i = 0; i < count; ++i)
+        generator.add(generation(i, got[size_t(i)]));
+      EXPECT_EQ(generator.unfinished(), count);
+      while (generator.step())
+        ;
+      for (int i = 0; i < count; ++i)
+        EXPECT_EQ(got[size_t(i)].tokens, want[size_t(i)].tokens) << i << ", " << guesses << " guesses";
+      EXPECT_EQ(got, want) << guesses << " guesses, " << copies;
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,7 +1,6 @@
 #include "tools/serve/sample_command.h"
 
 #include "runtime/device/executor.h"
-#include "runtime/serve/generator.h"
 #include "support/diagnostics.h"
 #include "support/stderr.h"
 #include "tools/serve/completion.h"
@@ -90,7 +89,7 @@ private:
 class Samples {
 public:
   Samples(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command)
-      : tokenizer(tokenizer), command(command), generator(executor), prompts(command, tokenizer) {}
+      : tokenizer(tokenizer), command(command), generator(executor, command.generator), prompts(command, tokenizer) {}
 
   void run() {
     do {

@@ -1,6 +1,7 @@
 // `gptrun sample`: continues one prompt or many.
 #pragma once
 
+#include "runtime/serve/generator.h"
 #include "tools/serve/completion_request.h"
 
 namespace gptc {
@@ -12,6 +13,7 @@ struct SampleCommand {
   std::string prompt = "\n";
   std::string prompts;  // file with a prompt a line, "-" for standard input; "": `prompt` alone
   PromptLimits limits;
+  GeneratorOptions generator;
   bool jsonl = false;  // prompts and results are JSON lines
   bool time = false;   // say at the end how many tokens came in a second
 };
