@@ -494,11 +494,15 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
 /// depend on their number; on a GPU one sequence is fastest by itself.
 Plan samplingPlan(const Options &o, Plan plan) {
   const bool many = !o.sample.prompts.empty() || o.sample.defaults.n > 1;
-  if (plan.model.empty() && o.slots > 1)
-    throw UserError(ErrorCode::NotBuiltYet,
-                    "the plan was compiled from a module: it continues one sample at a time, and has no --slots",
-                    "leave out --slots, or compile a model.toml");
-  const int64_t slots = o.slots ? o.slots : many ? 8 : 1 + o.sample.generator.guesses;
+  if (plan.model.empty() && (o.slots > 1 || o.sample.beams > 1))
+    throw UserError(
+        ErrorCode::NotBuiltYet,
+        "the plan was compiled from a module: it continues one sample at a time, and has no --slots or --beams",
+        "leave them out, or compile a model.toml");
+  const int64_t beams = o.sample.beams, slots = beams     ? beams
+                                                : o.slots ? o.slots
+                                                : many    ? 8
+                                                          : 1 + o.sample.generator.guesses;
   if (plan.model.empty() || (slots == 1 && plan.target.isCuda()))
     return inferencePlan(std::move(plan), kSampling, defaultCacheDir());
   plan = servingPlan(std::move(plan), slots, defaultCacheDir());
@@ -585,18 +589,31 @@ void addSampleOptions(Command sample, Options &o) {
                   "JSON lines: prompts are objects with a prompt and any of id, n, max_tokens, temperature, top_k, "
                   "top_p, min_p, repetition_penalty, seed, stop, logprobs, echo, ignore_eos; results are objects");
   sample.flag("--parse-special", r.parseSpecial, "control tokens in a prompt become their tokens");
+  const Option beams =
+      sample
+          .option("--beams", o.sample.beams,
+                  "beam search: follow so many of the likeliest sequences; --n of them are the results; default: none")
+          .within(int64_t(1), int64_t(256));
+  sample
+      .option("--length-penalty", o.sample.lengthPenalty,
+              withDefault("beams are ordered by their log-probability / length^this", o.sample.lengthPenalty))
+      .within(-10.0, 10.0)
+      .needs(beams);
   sample.option("--n", r.n, withDefault("samples of each prompt", r.n));
   sample.option("--max-tokens", r.options.maxTokens, withDefault("tokens to generate", r.options.maxTokens));
-  sample.option("--temperature", r.options.temperature,
-                withDefault("0: always the likeliest token", r.options.temperature));
-  sample.option("--top-k", r.options.topK, withDefault("choose among the k likeliest; 0: all", r.options.topK));
-  sample.option("--top-p", r.options.topP,
-                withDefault("choose among the likeliest that together reach this probability", r.options.topP));
-  sample.option("--min-p", r.options.minP,
-                withDefault("leave out what is less likely than this part of the likeliest", r.options.minP));
-  sample.option("--repetition-penalty", r.options.repetitionPenalty,
-                withDefault("above 1: what occurred becomes less likely", r.options.repetitionPenalty));
-  sample.option("--seed", r.options.seed, withDefault("seed of the choice", r.options.seed));
+  const Option choice[] = {
+      sample.option("--temperature", r.options.temperature,
+                    withDefault("0: always the likeliest token", r.options.temperature)),
+      sample.option("--top-k", r.options.topK, withDefault("choose among the k likeliest; 0: all", r.options.topK)),
+      sample.option("--top-p", r.options.topP,
+                    withDefault("choose among the likeliest that together reach this probability", r.options.topP)),
+      sample.option("--min-p", r.options.minP,
+                    withDefault("leave out what is less likely than this part of the likeliest", r.options.minP)),
+      sample.option("--repetition-penalty", r.options.repetitionPenalty,
+                    withDefault("above 1: what occurred becomes less likely", r.options.repetitionPenalty)),
+      sample.option("--seed", r.options.seed, withDefault("seed of the choice", r.options.seed))};
+  for (Option o : choice)
+    o.excludes(beams);
   sample.option("--stop", r.stops, "a sample ends before this text; may be given several times").repeated();
   sample.flag("--ignore-eos", r.ignoreEnd, "go on after the token that ends a text");
   sample.option("--logprobs", o.logProbs, "log-probability of each token, and of so many of the likeliest beside it")
@@ -606,15 +623,17 @@ void addSampleOptions(Command sample, Options &o) {
   sample
       .option("--slots", o.slots,
               "samples that are continued at once, with the same results; default: 8 for many, 1 for one")
-      .within(int64_t(1), int64_t(1024));
+      .within(int64_t(1), int64_t(1024))
+      .excludes(beams);
   sample
       .option(
           "--lookup", o.sample.generator.guesses,
           withDefault("guess up to so many tokens by what stood before, where slots are free: the same results, sooner "
                       "where a text repeats itself",
                       o.sample.generator.guesses))
-      .within(int64_t(0), int64_t(64));
-  sample.flag("--time", o.sample.time, "say at the end how many tokens came in a second");
+      .within(int64_t(0), int64_t(64))
+      .excludes(beams);
+  sample.flag("--time", o.sample.time, "say at the end how many tokens came in a second").excludes(beams);
 }
 
 int run(int argc, char **argv) {

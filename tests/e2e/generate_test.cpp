@@ -3,11 +3,13 @@
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/plan/plan.h"
+#include "runtime/serve/beam_search.h"
 #include "runtime/serve/generator.h"
 #include "runtime/train/session.h"
 #include "support/json.h"
 #include "tools/compiler/inference.h"
 
+#include <algorithm>
 #include <regex>
 #include <sstream>
 using namespace e2e;
@@ -254,6 +256,73 @@ TEST_F(GenerateTest, GuessesSaveCalls) {
   EXPECT_EQ(texts[0], texts[1]);
   EXPECT_EQ(calls[0], 60);
   EXPECT_LT(calls[1], 45);
+}
+
+// With a beam for every token, beams find the likeliest of all pairs of tokens.
+TEST_F(GenerateTest, BeamsFindTheLikeliest) {
+  train();
+  const int vocab = 15;
+  gptc::Session s(gptc::servingPlan(gptc::loadPlan(plan), vocab, cacheDir()), cacheDir(), 2);
+  gptc::loadWeights(s.executor, w.path("out/checkpoints/") + w.checkpoints(w.path("out")).back(),
+                    gptc::modelIdentity(*gptc::loadPlan(plan).planned));
+  gptc::CachedModel model(s.executor);
+  const std::vector<int32_t> prompt = {3, 1, 4, 1, 5};
+  // Every pair and its log-probability, by scores.
+  std::vector<std::pair<double, std::vector<int32_t>>> all;
+  for (int32_t a = 0; a < vocab; ++a) {
+    std::vector<int32_t> text = prompt;
+    text.push_back(a);
+    ASSERT_EQ(model.score(0, text, 0, {}), 6);
+    const double first = gptc::scoresOf(model.logits(4), a, 0).logProbability;
+    for (int32_t b = 0; b < vocab; ++b)
+      all.push_back({-(first + double(gptc::scoresOf(model.logits(5), b, 0).logProbability)), {a, b}});
+  }
+  std::sort(all.begin(), all.end());
+  const std::vector<gptc::Hypothesis> found = beamSearch(model, prompt, {.beams = vocab, .maxTokens = 2});
+  ASSERT_EQ(found.size(), size_t(vocab));
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].tokens, all[i].second) << i;
+    EXPECT_NEAR(found[i].score, -all[i].first / 2, 1e-6);
+    EXPECT_NEAR(found[i].logProbabilities[0] + found[i].logProbabilities[1], -all[i].first, 1e-6);
+  }
+  // Beams that fork again and again hold what they would hold alone: their own scores say so.
+  for (const gptc::Hypothesis &h : beamSearch(model, prompt, {.beams = 5, .maxTokens = 9})) {
+    std::vector<int32_t> text = prompt;
+    text.insert(text.end(), h.tokens.begin(), h.tokens.end());
+    model.score(0, text, 0, {});
+    for (size_t i = 0; i < h.tokens.size(); ++i)
+      EXPECT_EQ(gptc::scoresOf(model.logits(int64_t(4 + i)), h.tokens[i], 0).logProbability, h.logProbabilities[i]);
+  }
+  // Complete ones leave the search, and longer ones win by a penalty of length.
+  const gptc::BeamOptions ending = {.beams = 3, .maxTokens = 8, .endToken = all[0].second[0]};
+  const std::vector<gptc::Hypothesis> ended = beamSearch(model, prompt, ending);
+  EXPECT_EQ(ended[0].tokens.back(), ending.endToken);
+  for (const gptc::Hypothesis &h : ended)
+    EXPECT_EQ(std::count(h.tokens.begin(), h.tokens.end() - 1, ending.endToken), 0);
+
+  // One beam is greedy.
+  const std::vector<std::string> greedy = {"--prompt", "the cat", "--max-tokens", "8"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), greedy.begin(), greedy.end());
+    return sample(more).output;
+  };
+  EXPECT_EQ(with({"--beams", "1"}), with({"--temperature", "0"}));
+  EXPECT_EQ(with({"--beams", "3", "--n", "2"}).substr(0, 17), "==> sample 1 <==\n");
+  const std::vector<json> got =
+      objects("{\"prompt\":\"the cat\",\"n\":3,\"max_tokens\":5,\"logprobs\":0}\n", {"--beams", "4"});
+  ASSERT_EQ(got.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(got[i]["sample"], i);
+    double sum = 0;
+    for (const json &score : got[i]["logprobs"]["token_logprobs"])
+      sum += double(score);
+    EXPECT_NEAR(got[i]["score"], sum / double(got[i]["tokens"]), 1e-6);
+    EXPECT_TRUE(!i || double(got[i]["score"]) <= double(got[i - 1]["score"]));
+  }
+  EXPECT_EQ(sample({"--beams", "2", "--temperature", "1"}).code, 2);
+  EXPECT_EQ(sample({"--beams", "2", "--n", "3"}).code, 2);
+  EXPECT_EQ(sample({"--length-penalty", "2"}).code, 2);
+  EXPECT_EQ(sample({"--beams", "2", "--prompt", std::string(16, 'c')}).code, 2);
 }
 
 TEST_F(GenerateTest, WhatCannotBeContinuedIsSaid) {

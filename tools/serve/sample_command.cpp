@@ -1,6 +1,7 @@
 #include "tools/serve/sample_command.h"
 
 #include "runtime/device/executor.h"
+#include "runtime/serve/beam_search.h"
 #include "support/diagnostics.h"
 #include "support/stderr.h"
 #include "tools/serve/completion.h"
@@ -19,6 +20,24 @@ using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
 double secondsBetween(Clock::time_point a, Clock::time_point b) { return std::chrono::duration<double>(b - a).count(); }
+
+/// What a request may not ask of a beam search, which goes by likelihood alone.
+std::optional<RequestError> problemOfBeams(const CompletionRequest &r, const SampleCommand &command) {
+  const SampleOptions &o = r.options, none = command.defaults.options;
+  if (r.n > command.beams)
+    return RequestError{"n", fmt::format("must be at most {}, the beams", command.beams)};
+  if (o.temperature != none.temperature || o.topK != none.topK || o.topP != none.topP || o.minP != none.minP ||
+      o.seed != none.seed || o.repetitionPenalty != none.repetitionPenalty)
+    return RequestError{"", "beams go by likelihood: temperature, seed and the like have no meaning"};
+  if (r.logProbs.value_or(0) > 0 || (r.logProbs && r.echo))
+    return RequestError{"logprobs", "must be 0 with beams, and without echo"};
+  if (o.maxTokens < 1)
+    return RequestError{"max_tokens", "must be at least 1 with beams"};
+  if (int64_t(r.prompt.size()) >= command.limits.context)
+    return RequestError{"prompt",
+                        fmt::format("{} tokens fill the context of {}", r.prompt.size(), command.limits.context)};
+  return std::nullopt;
+}
 
 /// The prompts of a command, one by one.
 class Prompts {
@@ -40,6 +59,8 @@ public:
       r.controlTokens = tokenizer.encode(command.prompt, r.prompt, {.parseSpecial = r.parseSpecial});
       if (r.prompt.empty())
         throw UserError(ErrorCode::Usage, "the prompt is empty", "give --prompt TEXT");
+      if (const std::optional<RequestError> problem = problemFor(r))
+        throw UserError(ErrorCode::Usage, textOf(*problem), "gptrun sample --help lists what it takes");
       return r;
     }
     std::istream &in = command.prompts == "-" ? std::cin : file;
@@ -67,15 +88,22 @@ public:
 
 private:
   std::string name() const { return command.prompts == "-" ? "standard input" : command.prompts; }
+  static std::string textOf(const RequestError &e) {
+    return e.parameter.empty() ? e.message : e.parameter + ": " + e.message;
+  }
+  std::optional<RequestError> problemFor(const CompletionRequest &r) const {
+    if (std::optional<RequestError> problem = promptProblem(r, command.limits))
+      return problem;
+    return command.beams ? problemOfBeams(r, command) : std::nullopt;
+  }
   CompletionRequest made(const std::function<CompletionRequest()> &make) const {
     try {
       CompletionRequest r = make();
-      if (std::optional<RequestError> problem = promptProblem(r, command.limits))
+      if (std::optional<RequestError> problem = problemFor(r))
         throw std::move(*problem);
       return r;
     } catch (const RequestError &e) {
-      const std::string what = e.parameter.empty() ? e.message : e.parameter + ": " + e.message;
-      throw UserError(ErrorCode::DataInvalid, fmt::format("{}, line {}: {}", name(), line, what));
+      throw UserError(ErrorCode::DataInvalid, fmt::format("{}, line {}: {}", name(), line, textOf(e)));
     }
   }
 
@@ -84,6 +112,38 @@ private:
   std::ifstream file;
   int64_t line = 0;
 };
+
+void write(const std::string &text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+/// A sample as an object. `number` is the prompt's.
+nlohmann::ordered_json objectOf(const CompletionRequest &request, int64_t number, int64_t sample, const Completion &c) {
+  nlohmann::ordered_json line;
+  if (request.id.is_null())
+    line["prompt"] = number;
+  else
+    line["id"] = request.id;
+  line["sample"] = sample;
+  line["text"] = c.text();
+  line["finish_reason"] = c.finishReason();
+  line["tokens"] = c.tokens();
+  if (const json scores = c.logProbabilities(); !scores.is_null())
+    line["logprobs"] = scores;
+  return line;
+}
+
+void writeObject(const nlohmann::ordered_json &object) {
+  write(object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+}
+
+/// The line before a sample as text; "" if there is only one.
+std::string headingOf(const SampleCommand &command, const CompletionRequest &request, int64_t number, int64_t sample) {
+  if (!command.prompts.empty())
+    return fmt::format("==> prompt {}, sample {} <==\n", number + 1, sample + 1);
+  return request.n > 1 ? fmt::format("==> sample {} <==\n", sample + 1) : "";
+}
 
 /// Keeps the generator busy and prints what it makes.
 class Samples {
@@ -201,39 +261,19 @@ private:
   bool printObject(const Prompt &prompt, const Completion &sample) {
     if (!sample.ended())
       return false;
-    nlohmann::ordered_json line;
-    if (prompt.request.id.is_null())
-      line["prompt"] = prompt.number;
-    else
-      line["id"] = prompt.request.id;
-    line["sample"] = prompt.printed;
-    line["text"] = sample.text();
-    line["finish_reason"] = sample.finishReason();
-    line["tokens"] = sample.tokens();
-    if (const json scores = sample.logProbabilities(); !scores.is_null())
-      line["logprobs"] = scores;
-    write(line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+    writeObject(objectOf(prompt.request, prompt.number, prompt.printed, sample));
     return true;
   }
 
   /// Prints what the sample has more than before. Returns whether that was all of it.
   bool printText(Prompt &prompt, const Completion &sample) {
-    if (!std::exchange(prompt.headed, true)) {
-      if (!command.prompts.empty())
-        write(fmt::format("==> prompt {}, sample {} <==\n", prompt.number + 1, prompt.printed + 1));
-      else if (prompt.request.n > 1)
-        write(fmt::format("==> sample {} <==\n", prompt.printed + 1));
-    }
+    if (!std::exchange(prompt.headed, true))
+      write(headingOf(command, prompt.request, prompt.number, prompt.printed));
     write(sample.text().substr(prompt.said));
     prompt.said = sample.text().size();
     if (sample.ended())
       write("\n");
     return sample.ended();
-  }
-
-  static void write(const std::string &text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
   }
 
   /// A line on the terminal, where the samples go elsewhere.
@@ -272,12 +312,51 @@ private:
   Clock::time_point first, last, shown = started;
 };
 
+void searchPrompts(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command) {
+  CachedModel model(executor);
+  Prompts prompts(command, tokenizer);
+  std::optional<TokenNames> names;
+  for (int64_t number = 0; !std::ferror(stdout); ++number) {
+    const std::optional<CompletionRequest> request = prompts.next();
+    if (!request)
+      return;
+    if (request->logProbs && !names)
+      names.emplace(tokenizer);
+    const std::vector<Hypothesis> found = beamSearch(model, request->prompt,
+                                                     {.beams = command.beams,
+                                                      .maxTokens = request->options.maxTokens,
+                                                      .lengthPenalty = command.lengthPenalty,
+                                                      .tokens = request->options.tokens,
+                                                      .endToken = request->ignoreEnd ? -1 : tokenizer.endOfText()});
+    for (int64_t i = 0; i < std::min(request->n, int64_t(found.size())); ++i) {
+      const Hypothesis &h = found[size_t(i)];
+      Completion sample(*request, tokenizer, names ? &*names : nullptr);
+      for (size_t t = 0; t < h.tokens.size(); ++t) {
+        const TokenScores scores{h.tokens[t], h.logProbabilities[t], {}};
+        if (!sample.token(h.tokens[t], &scores))
+          break;
+      }
+      sample.end();
+      if (!command.jsonl) {
+        write(headingOf(command, *request, number, i) + sample.text() + "\n");
+        continue;
+      }
+      nlohmann::ordered_json object = objectOf(*request, number, i, sample);
+      object["score"] = h.score;
+      writeObject(object);
+    }
+  }
+}
+
 }  // namespace
 
 void checkPrompt(const SampleCommand &command, const Tokenizer &tokenizer) { Prompts(command, tokenizer).next(); }
 
 void samplePrompts(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command) {
-  Samples(executor, tokenizer, command).run();
+  if (command.beams)
+    searchPrompts(executor, tokenizer, command);
+  else
+    Samples(executor, tokenizer, command).run();
 }
 
 }  // namespace gptc

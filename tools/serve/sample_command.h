@@ -14,6 +14,8 @@ struct SampleCommand {
   std::string prompts;  // file with a prompt a line, "-" for standard input; "": `prompt` alone
   PromptLimits limits;
   GeneratorOptions generator;
+  int64_t beams = 0;  // beam search with so many; 0: none
+  double lengthPenalty = 1;
   bool jsonl = false;  // prompts and results are JSON lines
   bool time = false;   // say at the end how many tokens came in a second
 };
