@@ -622,15 +622,14 @@ void addSampleOptions(Command sample, Options &o) {
   sample.flag("--echo", r.echo, "results begin with the prompt, as they do without --jsonl").needs(jsonl);
   sample
       .option("--slots", o.slots,
-              "samples that are continued at once, with the same results; default: 8 for many, 1 for one")
+              "samples that are continued at once, on CPUs with the same results; default: 8 for many, 1 for one")
       .within(int64_t(1), int64_t(1024))
       .excludes(beams);
   sample
-      .option(
-          "--lookup", o.sample.generator.guesses,
-          withDefault("guess up to so many tokens by what stood before, where slots are free: the same results, sooner "
-                      "where a text repeats itself",
-                      o.sample.generator.guesses))
+      .option("--lookup", o.sample.generator.guesses,
+              withDefault("guess up to so many tokens by what stood before, where slots are free: on CPUs the same "
+                          "results, sooner where a text repeats itself",
+                          o.sample.generator.guesses))
       .within(int64_t(0), int64_t(64))
       .excludes(beams);
   sample.flag("--time", o.sample.time, "say at the end how many tokens came in a second").excludes(beams);

@@ -21,7 +21,7 @@ public:
     readPrompt();
     for (int64_t length = 1; !beams.empty() && length <= limit; ++length) {
       extend();
-      if (length == limit || isDecided())
+      if (beams.empty() || length == limit || isDecided())
         break;
       read();
     }

@@ -21,7 +21,9 @@ CachedModel::CachedModel(Executor &executor)
       steps.push_back({f->name, f->body.args[0]->type.dim(1), f->results()[1].dim(0)});
   if (!steps.empty()) {
     llvm::sort(steps, [](const Step &a, const Step &b) { return a.tokens < b.tokens; });
-    slotCount = steps.back().chosen;
+    for (const auto &s : executor.planned().states)
+      if (kindOf(*s) == StateKind::cache && s->type.rank() == 4)
+        slotCount = s->type.dim(0);
     std::vector<llvm::StringRef> all;
     for (const Step &step : steps)
       all.push_back(step.name);

@@ -25,7 +25,7 @@ int64_t commonPrefix(llvm::ArrayRef<int32_t> a, llvm::ArrayRef<int32_t> b) {
 
 }  // namespace
 
-/// What a slot takes part in a call with.
+/// A slot's part in a call.
 struct Generator::Work {
   size_t slot;
   std::vector<int32_t> tokens;  // of the slot, then guesses
@@ -91,6 +91,7 @@ void Generator::begin(size_t index, Generation generation) {
   const int64_t kept = held(slot);
   slot = Slot();
   slot.generation = std::move(generation);
+  slot.admitted = admissions++;
   const Generation &g = *slot.generation;
   slot.tokens = g.prompt;
   if (g.options.repetitionPenalty != 1) {
@@ -128,15 +129,25 @@ void Generator::takePrefix(size_t index, llvm::ArrayRef<int32_t> before, int64_t
   slot.read = slot.done;
 }
 
+/// The slots with generations in a phase, those that were admitted first in front.
+std::vector<size_t> Generator::inPhase(Phase phase) const {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < slots.size(); ++i)
+    if (slots[i].generation && slots[i].phase == phase)
+      found.push_back(i);
+  llvm::sort(found, [&](size_t a, size_t b) { return slots[a].admitted < slots[b].admitted; });
+  return found;
+}
+
 /// Scores a piece of a prompt, if one is to be scored.
 void Generator::scoreOne() {
-  const auto it = llvm::find_if(slots, [](const Slot &s) { return s.generation && s.phase == Phase::scoring; });
-  if (it == slots.end())
+  const std::vector<size_t> all = inPhase(Phase::scoring);
+  if (all.empty())
     return;
-  Slot &slot = *it;
+  Slot &slot = slots[all[0]];
   const Generation &g = *slot.generation;
   const int64_t n = slot.tokens.size(), begin = slot.done;
-  slot.done = cached.score(it - slots.begin(), slot.tokens, begin, howOf(slot));
+  slot.done = cached.score(int64_t(all[0]), slot.tokens, begin, howOf(slot));
   for (int64_t i = begin; i < slot.done && i + 1 < n; ++i)
     slot.promptScores.push_back(scoresOf(cached.logits(i - begin), slot.tokens[size_t(i) + 1], g.scores.value_or(0)));
   if (slot.done < n)
@@ -148,7 +159,7 @@ void Generator::scoreOne() {
     deliver(slot, n - 1 - begin);
 }
 
-/// A token of every sequence whose prompt is read, with guesses; then, in what room is left, of prompts.
+/// A token of every sequence whose prompt is read, with guesses; then pieces of prompts in the room that is left.
 std::vector<Generator::Work> Generator::workOf() {
   std::vector<Work> work;
   int64_t room = cached.most(), free = cached.slots();
@@ -165,8 +176,8 @@ std::vector<Generator::Work> Generator::workOf() {
       free -= w.end - w.begin - 1;
       work.push_back(std::move(w));
     }
-  for (size_t i = 0; i < slots.size(); ++i)
-    if (const Slot &slot = slots[i]; slot.generation && slot.phase == Phase::reading && room > 0) {
+  for (const size_t i : inPhase(Phase::reading))
+    if (const Slot &slot = slots[i]; room > 0) {
       Work w{i, slot.tokens, slot.done, std::min(int64_t(slot.tokens.size()), slot.done + room), {}, false};
       if (w.end == int64_t(w.tokens.size()))
         w.hows = {howOf(slot)};

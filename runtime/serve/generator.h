@@ -30,16 +30,17 @@ struct Generation {
 
 struct GeneratorOptions {
   /// Up to so many tokens are guessed for a sequence in a call, by what followed its last tokens where they stood
-  /// before (prompt lookup decoding, Saxena 2023), and kept as far as they are what the model chooses. No token differs
-  /// for it; only slots that are free otherwise are used.
+  /// before (prompt lookup decoding, Saxena 2023), and kept as far as they are what the model chooses. On CPUs no token
+  /// differs for it. Only slots that are free otherwise are used.
   int64_t guesses = 0;
   /// Whether a prompt begins with what another slot holds of it, if that is long. Fast where the cache is in host
   /// memory.
   bool copiesPrefixes = true;
 };
 
-/// Runs generations in the order in which they were added, as many at once as the model has slots. The tokens of each
-/// are a pure function of the model's state and of the generation, whatever runs beside it. One thread at a time.
+/// Runs generations in the order in which they were added, as many at once as the model has slots. On CPUs the
+/// tokens of each are a pure function of the model's state and of the generation, whatever runs beside it; on GPUs
+/// steps of few tokens sum in an order of their own. One thread at a time.
 class Generator {
 public:
   explicit Generator(Executor &executor, const GeneratorOptions &options = {});
@@ -61,6 +62,7 @@ private:
   /// A slot of the cache, and the generation that has it.
   struct Slot {
     std::optional<Generation> generation;
+    int64_t admitted = 0;  // those that were admitted before it have smaller numbers
     Phase phase = Phase::reading;
     std::vector<int32_t> tokens;  // in the cache or to be read
     int64_t done = 0;             // how many of them the cache holds
@@ -77,6 +79,7 @@ private:
   int64_t held(const Slot &slot) const { return cached.hasOneOrder() ? slot.done : slot.read; }
   void scoreOne();
   std::vector<Work> workOf();
+  std::vector<size_t> inPhase(Phase phase) const;
   void guess(const Slot &slot, std::vector<int32_t> &tokens, int64_t most) const;
   void finish(const Work &work, int64_t result);
   bool deliver(Slot &slot, int64_t result);
@@ -89,6 +92,7 @@ private:
   const Module &planned;
   std::vector<Slot> slots;
   std::deque<Generation> waiting;
+  int64_t admissions = 0;
 };
 
 }  // namespace gptc

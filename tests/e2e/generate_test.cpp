@@ -224,6 +224,37 @@ TEST_F(GenerateTest, WhatTheChoiceTakesBesideTheUsual) {
   EXPECT_NE(got[2]["text"], got[3]["text"]);
 }
 
+// The model's tokens that the tokenizer lacks have scores and names, too.
+TEST_F(GenerateTest, TokensWithoutTextHaveNames) {
+  train({"train.steps=1", "model.vocab_size=40"});
+  writeFile(w.path("prompts.jsonl"), "{\"prompt\":[30,1],\"echo\":true,\"logprobs\":20,\"max_tokens\":1}\n");
+  const Result r = sample({"--jsonl", "--prompts", w.path("prompts.jsonl")});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("\"tokens\":[\"token_id:30\","), std::string::npos) << r.output;
+}
+
+// Whoever came first is served first: prompts to be scored or read do not wait for later ones.
+TEST_F(GenerateTest, TheFirstToComeIsServedFirst) {
+  train({"train.steps=1"});
+  gptc::Session s(gptc::servingPlan(gptc::loadPlan(plan), 3, cacheDir()), cacheDir(), 2);
+  for (const bool scores : {false, true}) {
+    gptc::Generator generator(s.executor, {.copiesPrefixes = false});
+    std::vector<int> ended;
+    for (int i = 0; i < 20; ++i) {
+      gptc::Generation g{.prompt = std::vector<int32_t>(16, i % 15), .options = {.maxTokens = scores ? 0 : 1}};
+      if (scores)
+        g.onPrompt = [](const std::vector<gptc::TokenScores> &) {};
+      g.onToken = [](int32_t, const gptc::TokenScores *) { return true; };
+      g.onEnd = [&ended, i] { ended.push_back(i); };
+      generator.add(std::move(g));
+    }
+    while (generator.step())
+      ;
+    EXPECT_EQ(ended.size(), 20u);
+    EXPECT_TRUE(std::is_sorted(ended.begin(), ended.end())) << scores;
+  }
+}
+
 // Where a text repeats itself, guesses save calls, and the samples stay.
 TEST_F(GenerateTest, GuessesSaveCalls) {
   train({"train.steps=150", "model.dropout=0", "model.block_size=64", "train.global_batch_tokens=512",
@@ -293,7 +324,7 @@ TEST_F(GenerateTest, BeamsFindTheLikeliest) {
     for (size_t i = 0; i < h.tokens.size(); ++i)
       EXPECT_EQ(gptc::scoresOf(model.logits(int64_t(4 + i)), h.tokens[i], 0).logProbability, h.logProbabilities[i]);
   }
-  // Complete ones leave the search, and longer ones win by a penalty of length.
+  // Complete ones leave the search.
   const gptc::BeamOptions ending = {.beams = 3, .maxTokens = 8, .endToken = all[0].second[0]};
   const std::vector<gptc::Hypothesis> ended = beamSearch(model, prompt, ending);
   EXPECT_EQ(ended[0].tokens.back(), ending.endToken);

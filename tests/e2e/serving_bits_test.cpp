@@ -202,6 +202,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"olmo2",
              {"model.preset=llama", "model.qk_norm=whole", "model.norm_position=output", "model.rope_scaling=yarn",
               "model.rope_factor=4", "model.rope_original_block_size=64"}},
+        Case{"head", {"model.head_transform=true", "model.n_embd=256"}},
         Case{"nopos", {"model.position=none", "model.bias=false"}}),
     [](const auto &info) { return info.param.name; });
 

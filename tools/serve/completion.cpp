@@ -18,14 +18,14 @@ TokenNames::TokenNames(const Tokenizer &tokenizer) {
     ++count[tokenizer.text(token)];
   for (int32_t token = 0; token < vocab; ++token) {
     const std::string &text = tokenizer.text(token);
-    const bool plain = !text.empty() && count[text] == 1 && llvm::json::isUTF8(text);
+    const bool plain = !text.empty() && count[text] == 1 && llvm::json::isUTF8(text) &&
+                       !llvm::StringRef(text).starts_with("token_id:");
     names.push_back(plain ? text : fmt::format("token_id:{}", token));
   }
 }
 
-const std::string &TokenNames::operator()(int32_t token) const {
-  GPTC_CHECK(token >= 0 && size_t(token) < names.size(), "token {}", token);
-  return names[size_t(token)];
+std::string TokenNames::operator()(int32_t token) const {
+  return token >= 0 && size_t(token) < names.size() ? names[size_t(token)] : fmt::format("token_id:{}", token);
 }
 
 Completion::Completion(const CompletionRequest &request, const Tokenizer &tokenizer, const TokenNames *names)

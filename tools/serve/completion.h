@@ -1,4 +1,4 @@
-// The text that becomes of a request.
+// The text that a request yields.
 #pragma once
 
 #include "runtime/serve/stop_finder.h"
@@ -7,12 +7,12 @@
 
 namespace gptc {
 
-/// A name for each token, no two the same: its text, or `token_id:N` if the text is no valid UTF-8, is empty or is that
-/// of several tokens.
+/// A name for each token, no two the same: its text, or `token_id:N` if the text is not valid UTF-8, is empty, is that
+/// of several tokens, or if the tokenizer lacks the token.
 class TokenNames {
 public:
   explicit TokenNames(const Tokenizer &tokenizer);
-  const std::string &operator()(int32_t token) const;
+  std::string operator()(int32_t token) const;
 
 private:
   std::vector<std::string> names;

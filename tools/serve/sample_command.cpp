@@ -179,7 +179,9 @@ private:
 
   /// Adds generations until as many wait as run. The error of a prompt ends the reading.
   void fill() {
-    while (!isDry && generator.unfinished() < 2 * generator.model().slots()) {
+    // What waits to be printed behind a long sample is bounded too.
+    while (!isDry && generator.unfinished() < 2 * generator.model().slots() &&
+           int64_t(open.size()) < 64 * generator.model().slots()) {
       if (!current || current->added == current->request.n)
         if (!nextPrompt())
           return;

@@ -1,8 +1,10 @@
 // The choice recipe with a real vocabulary, and what it has that no other recipe does: sums of integers, bisection.
 #include "ir/choose_token.h"
 #include "ir/random.h"
+#include "support/diagnostics.h"
 #include "tests/support/recipe_harness.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
