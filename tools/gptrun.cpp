@@ -540,8 +540,7 @@ void runSample(Options o) {
   const Tokenizer tokenizer = Tokenizer::load(file);
   command.limits = {fact<&ModelFacts::vocabSize>(*plan.planned), fact<&ModelFacts::blockSize>(*plan.planned)};
   command.generator.copiesPrefixes = !plan.target.isCuda();
-  if (command.prompts.empty())
-    checkPrompt(command, tokenizer);
+  checkCommand(command, tokenizer);
   Session session(samplingPlan(o, std::move(plan)), defaultCacheDir(), o.threads);
   inference.load(session);
   defaults.options.tokens = tokenizer.vocabSize();

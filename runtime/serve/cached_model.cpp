@@ -120,6 +120,7 @@ int64_t CachedModel::score(int64_t slot, llvm::ArrayRef<int32_t> tokens, int64_t
   hows.assign(size_t(piece), how);
   resultRows.clear();
   ran = "score";
+  ranLogits = nullptr;
   executor.run(ran, {part.data(), places.data()});
   return end;
 }
@@ -143,6 +144,7 @@ void CachedModel::run(llvm::StringRef function, std::vector<const void *> args) 
   if (choosesTokens(*executor.planned().function(function)))
     args.push_back(hows.data());
   ran = function.str();
+  ranLogits = nullptr;
   executor.run(function, args);
 }
 
@@ -156,7 +158,9 @@ int32_t CachedModel::chosen(int64_t result) const {
 llvm::ArrayRef<float> CachedModel::logits(int64_t result) const {
   const int64_t row = resultRows.empty() ? result : resultRows[size_t(result)];
   const int64_t padded = executor.planned().function(ran)->results()[0].padded(1);
-  return {static_cast<const float *>(executor.result(ran, 0)) + row * padded, size_t(vocab)};
+  if (!ranLogits)
+    ranLogits = static_cast<const float *>(executor.result(ran, 0));
+  return {ranLogits + row * padded, size_t(vocab)};
 }
 
 }  // namespace gptc

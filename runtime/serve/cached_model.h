@@ -57,10 +57,11 @@ private:
 
   Executor &executor;
   int64_t slotCount = 1, piece, limit, vocab;
-  std::vector<Step> steps;          // by tokens; none if the plan is for training
-  std::string ran;                  // the function whose results these are
-  std::vector<HowToChoose> hows;    // of the rows of its result
-  std::vector<int64_t> resultRows;  // of results; empty if they are the same
+  std::vector<Step> steps;                   // by tokens; none if the plan is for training
+  std::string ran;                           // the function whose results these are
+  mutable const float *ranLogits = nullptr;  // the logits among these, once fetched: a GPU copies them
+  std::vector<HowToChoose> hows;             // of the rows of its result
+  std::vector<int64_t> resultRows;           // of results; empty if they are the same
 };
 
 }  // namespace gptc

@@ -39,8 +39,8 @@ Generator::Generator(Executor &executor, const GeneratorOptions &options)
 
 void Generator::add(Generation generation) {
   GPTC_CHECK(!generation.prompt.empty(), "sampling needs a token to start from");
-  GPTC_CHECK((generation.slides && !generation.onPrompt) || int64_t(generation.prompt.size()) <= cached.context(),
-             "{} tokens", generation.prompt.size());
+  GPTC_CHECK(!generation.onPrompt || int64_t(generation.prompt.size()) <= cached.context(), "{} tokens",
+             generation.prompt.size());
   requireKnownPrompt(generation.prompt, planned);
   waiting.push_back(std::move(generation));
 }
@@ -240,13 +240,9 @@ bool Generator::deliver(Slot &slot, int64_t result) {
   slot.tokens.push_back(token);
   if (int64_t(slot.tokens.size()) <= cached.context())
     return true;
-  if (g.slides) {
-    keepLast(slot, std::max<int64_t>(1, cached.context() / 2));
-    slot.phase = Phase::reading;
-    slot.done = slot.read = 0;
-  } else {
-    end(slot);
-  }
+  keepLast(slot, std::max<int64_t>(1, cached.context() / 2));
+  slot.phase = Phase::reading;
+  slot.done = slot.read = 0;
   return false;
 }
 

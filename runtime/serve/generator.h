@@ -9,16 +9,14 @@
 
 namespace gptc {
 
-/// A sequence to be continued.
+/// A sequence to be continued. A prompt that is longer than the context keeps its end. A full context goes on with its
+/// last half, read again from position 0.
 struct Generation {
   std::vector<int32_t> prompt;  // not empty
   SampleOptions options;        // maxTokens may be 0: the prompt's scores alone
   uint64_t sample = 0;          // samples of one prompt and one seed differ by this number
   /// How many of the likeliest tokens are scored beside each new one; none: no scores.
   std::optional<int64_t> scores;
-  /// What to do once the context is full: go on with its last half, read again from position 0; or end. A prompt that
-  /// is longer than the context keeps its end; without `slides` it must fit.
-  bool slides = true;
   /// The scores of the prompt's tokens from the second on, before the first new token; the prompt must fit. Needs
   /// `scores`.
   std::function<void(std::vector<TokenScores>)> onPrompt;

@@ -3,12 +3,13 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace gptc {
 
-/// Finds that of several texts which is complete first in one that comes in pieces, and holds back what may be the
-/// start of one.
+/// Finds which of several texts is complete first in a text that comes in pieces, and holds back what may be the start
+/// of one.
 class StopFinder {
 public:
   /// None of the texts is empty.

@@ -330,6 +330,14 @@ TEST_F(GenerateTest, BeamsFindTheLikeliest) {
   EXPECT_EQ(ended[0].tokens.back(), ending.endToken);
   for (const gptc::Hypothesis &h : ended)
     EXPECT_EQ(std::count(h.tokens.begin(), h.tokens.end() - 1, ending.endToken), 0);
+  // A penalty decides between short and long ones.
+  auto firstLength = [&](double penalty) {
+    gptc::BeamOptions o = ending;
+    o.lengthPenalty = penalty;
+    return beamSearch(model, prompt, o)[0].tokens.size();
+  };
+  EXPECT_EQ(firstLength(-9), 1u);
+  EXPECT_EQ(firstLength(9), 8u);
 
   // One beam is greedy.
   const std::vector<std::string> greedy = {"--prompt", "the cat", "--max-tokens", "8"};
@@ -352,6 +360,8 @@ TEST_F(GenerateTest, BeamsFindTheLikeliest) {
   }
   EXPECT_EQ(sample({"--beams", "2", "--temperature", "1"}).code, 2);
   EXPECT_EQ(sample({"--beams", "2", "--n", "3"}).code, 2);
+  EXPECT_EQ(sample({"--beams", "2", "--stop", "x"}).code, 2);
+  EXPECT_EQ(sample({"--beams", "2", "--n", "3", "--prompts", w.path("prompts.jsonl")}).code, 2);
   EXPECT_EQ(sample({"--length-penalty", "2"}).code, 2);
   EXPECT_EQ(sample({"--beams", "2", "--prompt", std::string(16, 'c')}).code, 2);
 }

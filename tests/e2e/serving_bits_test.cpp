@@ -184,6 +184,18 @@ TEST_P(ServingBits, SamplesAreThoseOfEachAlone) {
         EXPECT_EQ(got[size_t(i)].tokens, want[size_t(i)].tokens) << i << ", " << guesses << " guesses";
       EXPECT_EQ(got, want) << guesses << " guesses, " << copies;
     }
+  // Five prompts of 40 equal tokens: one is read, and the others copy it; or all are read, 64 tokens a call.
+  for (const bool copies : {false, true}) {
+    Generator generator(many->executor, {.copiesPrefixes = copies});
+    for (int i = 0; i < 5; ++i)
+      generator.add({.prompt = sequence(9, 40),
+                     .options = {.maxTokens = 1},
+                     .onToken = [](int32_t, const TokenScores *) { return true; }});
+    int calls = 1;
+    while (generator.step())
+      ++calls;
+    EXPECT_EQ(calls, copies ? 2 : 4);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -38,6 +38,8 @@ Completion::Completion(const CompletionRequest &request, const Tokenizer &tokeni
     if (request.echo)
       say(text, false);
   }
+  if (request.echo && !request.logProbs && !request.text.empty())
+    said = request.text;  // as it was given, which some tokenizers change
 }
 
 void Completion::prompt(const std::vector<TokenScores> &scores) {

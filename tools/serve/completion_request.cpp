@@ -123,6 +123,7 @@ CompletionRequest readRequest(const json &object, const CompletionRequest &defau
 
 void setPrompt(CompletionRequest &request, const std::string &text, const Tokenizer &tokenizer) {
   request.prompt.clear();
+  request.text = text;
   try {
     request.controlTokens = tokenizer.encode(text, request.prompt, {.parseSpecial = request.parseSpecial});
   } catch (const UserError &e) {
@@ -135,7 +136,10 @@ void setPrompt(CompletionRequest &request, const std::string &text, const Tokeni
 std::optional<RequestError> promptProblem(const CompletionRequest &r, const PromptLimits &limits) {
   for (int32_t token : r.prompt)
     if (token >= limits.vocabulary)
-      return RequestError{"prompt", fmt::format("token {} is beyond the vocabulary of {}", token, limits.vocabulary)};
+      return RequestError{
+          "prompt",
+          fmt::format("token {} is beyond the vocabulary of {}: use the tokenizer that the model was trained with",
+                      token, limits.vocabulary)};
   if (r.echo && r.logProbs && int64_t(r.prompt.size()) > limits.context)
     return RequestError{"prompt", fmt::format("{} tokens, of which the context of {} holds no log-probabilities",
                                               r.prompt.size(), limits.context)};

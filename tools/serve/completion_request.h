@@ -13,6 +13,7 @@ namespace gptc {
 
 struct CompletionRequest {
   std::vector<int32_t> prompt;
+  std::string text;  // of the prompt; "" if it came as tokens
   SampleOptions options;
   int64_t n = 1;                    // samples of the prompt
   std::vector<std::string> stops;   // texts at which a sample ends, and of which it has none

@@ -6,11 +6,11 @@
 #include "support/stderr.h"
 #include "tools/serve/completion.h"
 
+#include <cerrno>
 #include <chrono>
-#include <deque>
-#include <fstream>
-#include <iostream>
+#include <fcntl.h>
 #include <list>
+#include <poll.h>
 #include <unistd.h>
 
 namespace gptc {
@@ -31,6 +31,8 @@ std::optional<RequestError> problemOfBeams(const CompletionRequest &r, const Sam
     return RequestError{"", "beams go by likelihood: temperature, seed and the like have no meaning"};
   if (r.logProbs.value_or(0) > 0 || (r.logProbs && r.echo))
     return RequestError{"logprobs", "must be 0 with beams, and without echo"};
+  if (!r.stops.empty())
+    return RequestError{"stop", "beams end at the token that ends a text, not at stops"};
   if (o.maxTokens < 1)
     return RequestError{"max_tokens", "must be at least 1 with beams"};
   if (int64_t(r.prompt.size()) >= command.limits.context)
@@ -39,51 +41,109 @@ std::optional<RequestError> problemOfBeams(const CompletionRequest &r, const Sam
   return std::nullopt;
 }
 
+/// Lines of a file or of standard input, of which ready() says whether the next is there without waiting for it.
+class Lines {
+public:
+  /// `path`: "-" for standard input. Throws UserError(FileMissing).
+  explicit Lines(const std::string &path)
+      : path(path), fd(path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (fd < 0)
+      throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {}", path),
+                      "--prompts FILE wants a file with a prompt a line; - is standard input");
+  }
+  ~Lines() {
+    if (fd > STDIN_FILENO)
+      ::close(fd);
+  }
+  Lines(const Lines &) = delete;
+  /// Whether next() would not wait.
+  bool ready() {
+    pollfd p{fd, POLLIN, 0};
+    while (!hasLine() && ::poll(&p, 1, 0) > 0)
+      readMore();
+    return hasLine();
+  }
+  /// The next line without its end; nothing behind the last.
+  std::optional<std::string> next() {
+    while (!hasLine())
+      readMore();
+    const size_t end = std::min(pending.find('\n'), pending.size());
+    if (pending.empty())
+      return std::nullopt;
+    std::string line = pending.substr(0, end);
+    pending.erase(0, end + 1);
+    searched = 0;
+    if (!line.empty() && line.back() == '\r')
+      line.pop_back();
+    return line;
+  }
+
+private:
+  static constexpr size_t longest = size_t(256) << 20;
+
+  bool hasLine() {
+    if (atEnd)
+      return true;
+    const size_t end = pending.find('\n', searched);
+    searched = end == std::string::npos ? pending.size() : end;
+    return end != std::string::npos;
+  }
+  void readMore() {
+    char buffer[1 << 16];
+    const ssize_t n = ::read(fd, buffer, sizeof(buffer));
+    if (n < 0 && errno != EINTR)
+      throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {} to its end", path));
+    atEnd = n == 0;
+    pending.append(buffer, size_t(std::max<ssize_t>(0, n)));
+    if (pending.size() > longest && pending.find('\n') == std::string::npos)
+      throw UserError(ErrorCode::TooLarge, fmt::format("{} has a line of more than 256 MiB", path));
+  }
+
+  const std::string path;
+  const int fd;
+  std::string pending;  // from the next line on
+  size_t searched = 0;  // its bytes in which there is no line feed
+  bool atEnd = false;
+};
+
 /// The prompts of a command, one by one.
 class Prompts {
 public:
   Prompts(const SampleCommand &command, const Tokenizer &tokenizer) : command(command), tokenizer(tokenizer) {
-    if (command.prompts.empty() || command.prompts == "-")
-      return;
-    file.open(command.prompts);
-    if (!file)
-      throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {}", command.prompts),
-                      "--prompts FILE wants a file with a prompt a line; - is standard input");
+    if (!command.prompts.empty())
+      lines.emplace(command.prompts);
   }
+  /// Whether next() would not wait for standard input.
+  bool ready() { return !lines || lines->ready(); }
   /// The next prompt; nothing behind the last.
   std::optional<CompletionRequest> next() {
-    if (command.prompts.empty()) {
+    if (!lines) {
       if (line++)
         return std::nullopt;
       CompletionRequest r = command.defaults;
+      r.text = command.prompt;
       r.controlTokens = tokenizer.encode(command.prompt, r.prompt, {.parseSpecial = r.parseSpecial});
       if (r.prompt.empty())
         throw UserError(ErrorCode::Usage, "the prompt is empty", "give --prompt TEXT");
       if (const std::optional<RequestError> problem = problemFor(r))
         throw UserError(ErrorCode::Usage, textOf(*problem), "gptrun sample --help lists what it takes");
-      return r;
+      return noted(std::move(r));
     }
-    std::istream &in = command.prompts == "-" ? std::cin : file;
-    std::string text;
-    if (!std::getline(in, text)) {
-      if (in.bad())
-        throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {} to its end", name()));
+    std::optional<std::string> text = lines->next();
+    if (!text)
       return std::nullopt;
-    }
     ++line;
-    if (!text.empty() && text.back() == '\r')
-      text.pop_back();
-    return made([&] {
+    return noted(made([&] {
       if (!command.jsonl) {
         CompletionRequest r = command.defaults;
-        setPrompt(r, text, tokenizer);
+        setPrompt(r, *text, tokenizer);
         return r;
       }
-      const json object = parseJsonOrDiscard(text);
+      const json object = parseJsonOrDiscard(*text);
       if (object.is_discarded())
         throw RequestError{"", "this is no JSON"};
       return readRequest(object, command.defaults, tokenizer);
-    });
+    }));
   }
 
 private:
@@ -95,6 +155,13 @@ private:
     if (std::optional<RequestError> problem = promptProblem(r, command.limits))
       return problem;
     return command.beams ? problemOfBeams(r, command) : std::nullopt;
+  }
+  /// Says once that there are control tokens in a prompt.
+  CompletionRequest noted(CompletionRequest r) {
+    if (r.controlTokens && !std::exchange(hasNoted, true))
+      printError("note: {} control token{} in the prompt: {}\n", r.controlTokens, r.controlTokens == 1 ? "" : "s",
+                 r.parseSpecial ? "parsed" : "encoded as text (data.parse_special or --parse-special changes it)");
+    return r;
   }
   CompletionRequest made(const std::function<CompletionRequest()> &make) const {
     try {
@@ -109,8 +176,9 @@ private:
 
   const SampleCommand &command;
   const Tokenizer &tokenizer;
-  std::ifstream file;
+  std::optional<Lines> lines;  // none: the one prompt of the command line
   int64_t line = 0;
+  bool hasNoted = false;
 };
 
 void write(const std::string &text) {
@@ -177,44 +245,35 @@ private:
     size_t said = 0;                // how many of its bytes are
   };
 
-  /// Adds generations until as many wait as run. The error of a prompt ends the reading.
+  /// Adds generations until as many wait as run, but waits for no prompt while there is work. The error of a prompt
+  /// ends the reading.
   void fill() {
     // What waits to be printed behind a long sample is bounded too.
-    while (!isDry && generator.unfinished() < 2 * generator.model().slots() &&
-           int64_t(open.size()) < 64 * generator.model().slots()) {
-      if (!current || current->added == current->request.n)
-        if (!nextPrompt())
+    try {
+      while (!isDry && generator.unfinished() < 2 * generator.model().slots() &&
+             int64_t(open.size()) < 64 * generator.model().slots()) {
+        if ((!current || current->added == current->request.n) && !nextPrompt())
           return;
-      addSample(*current);
+        addSample(*current);
+      }
+    } catch (...) {
+      failure = std::current_exception();
+      isDry = true;
     }
   }
 
   bool nextPrompt() {
-    try {
-      std::optional<CompletionRequest> request = prompts.next();
-      if (!request) {
-        isDry = true;
-        return false;
-      }
-      noteControlTokens(*request);
-      open.emplace_back();
-      open.back().request = std::move(*request);
-      open.back().number = read++;
-      current = &open.back();
-      return true;
-    } catch (...) {
-      failure = std::current_exception();
-      isDry = true;
+    if (generator.unfinished() && !prompts.ready())
       return false;
-    }
-  }
-
-  void noteControlTokens(const CompletionRequest &request) {
-    if (!request.controlTokens || std::exchange(hasNoted, true))
-      return;
-    printError("note: {} control token{} in the prompt: {}\n", request.controlTokens,
-               request.controlTokens == 1 ? "" : "s",
-               request.parseSpecial ? "parsed" : "encoded as text (data.parse_special or --parse-special changes it)");
+    std::optional<CompletionRequest> request = prompts.next();
+    isDry = !request;
+    if (isDry)
+      return false;
+    open.emplace_back();
+    open.back().request = std::move(*request);
+    open.back().number = read++;
+    current = &open.back();
+    return true;
   }
 
   void addSample(Prompt &prompt) {
@@ -308,7 +367,7 @@ private:
   std::list<Prompt> open;     // those not printed yet, in order
   Prompt *current = nullptr;  // the one of `open` of which samples are being added
   int64_t read = 0, ended = 0, made = 0;
-  bool isDry = false, hasNoted = false;
+  bool isDry = false;
   std::exception_ptr failure;
   const Clock::time_point started = Clock::now();
   Clock::time_point first, last, shown = started;
@@ -352,7 +411,14 @@ void searchPrompts(Executor &executor, const Tokenizer &tokenizer, const SampleC
 
 }  // namespace
 
-void checkPrompt(const SampleCommand &command, const Tokenizer &tokenizer) { Prompts(command, tokenizer).next(); }
+void checkCommand(const SampleCommand &command, const Tokenizer &tokenizer) {
+  if (command.prompts.empty())
+    Prompts(command, tokenizer).next();
+  else if (command.beams)
+    if (const std::optional<RequestError> problem = problemOfBeams(command.defaults, command))
+      throw UserError(ErrorCode::Usage, problem->parameter + ": " + problem->message,
+                      "gptrun sample --help lists what it takes");
+}
 
 void samplePrompts(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command) {
   if (command.beams)

@@ -20,8 +20,8 @@ struct SampleCommand {
   bool time = false;   // say at the end how many tokens came in a second
 };
 
-/// Throws what samplePrompts throws for the first prompt's tokens.
-void checkPrompt(const SampleCommand &command, const Tokenizer &tokenizer);
+/// Throws what samplePrompts throws for the prompt of the command line, or for options that cannot stand together.
+void checkCommand(const SampleCommand &command, const Tokenizer &tokenizer);
 
 /// Prints the samples of all prompts to standard output, in order. As text, a sample is printed as it grows, behind its
 /// prompt and, if there are several, a line that numbers it. As JSON lines it is an object with its prompt's number
