@@ -18,6 +18,7 @@ class Model:
     def __init__(self, file, context=256, threads=1):
         p = llama_cpp.llama_model_default_params()
         p.n_gpu_layers = 0
+        p.use_extra_bufts = False  # weights repacked for AMX crash 0.3.36
         self.model = llama_cpp.llama_model_load_from_file(file.encode(), p)
         assert self.model, file
         c = llama_cpp.llama_context_default_params()
