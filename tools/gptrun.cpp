@@ -30,6 +30,7 @@
 #include "tools/estimate/run_log.h"
 #include "tools/planner/cache_dir.h"
 #include "tools/serve/sample_command.h"
+#include "tools/serve/serve_command.h"
 
 #include <algorithm>
 #include <atomic>
@@ -79,6 +80,7 @@ struct Options {
   unsigned threads = 0;
   bool profile = false, check = false, agent = false, allowChangedData = false;
   SampleCommand sample;
+  ServeCommand serve;
   int64_t logProbs = -1;  // not given
   int64_t slots = 0;      // 0: as many as suit
 };
@@ -492,17 +494,7 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
 
 /// A plan that continues as many samples at once as there are slots. On CPUs all have slots, so that a sample does not
 /// depend on their number; on a GPU one sequence is fastest by itself.
-Plan samplingPlan(const Options &o, Plan plan) {
-  const bool many = !o.sample.prompts.empty() || o.sample.defaults.n > 1;
-  if (plan.model.empty() && (o.slots > 1 || o.sample.beams > 1))
-    throw UserError(
-        ErrorCode::NotBuiltYet,
-        "the plan was compiled from a module: it continues one sample at a time, and has no --slots or --beams",
-        "leave them out, or compile a model.toml");
-  const int64_t beams = o.sample.beams, slots = beams     ? beams
-                                                : o.slots ? o.slots
-                                                : many    ? 8
-                                                          : 1 + o.sample.generator.guesses;
+Plan withSlots(Plan plan, int64_t slots) {
   if (plan.model.empty() || (slots == 1 && plan.target.isCuda()))
     return inferencePlan(std::move(plan), kSampling, defaultCacheDir());
   plan = servingPlan(std::move(plan), slots, defaultCacheDir());
@@ -510,10 +502,50 @@ Plan samplingPlan(const Options &o, Plan plan) {
     int64_t cache = 0;
     for (const auto &s : plan.planned->states)
       cache += kindOf(*s) == StateKind::cache ? s->type.bytes() : 0;
-    printError("note: {} slots of {} tokens: {} of cache, {} in all\n", slots, o.sample.limits.context,
-               formatBytes(double(cache)), formatBytes(double(fact<&MemoryFacts::arenaBytes>(*plan.planned))));
+    printError("note: {} slots of {} tokens: {} of cache, {} in all\n", slots,
+               fact<&ModelFacts::blockSize>(*plan.planned), formatBytes(double(cache)),
+               formatBytes(double(fact<&MemoryFacts::arenaBytes>(*plan.planned))));
   }
   return plan;
+}
+
+int64_t slotsOfSample(const Options &o, const Plan &plan) {
+  const bool many = !o.sample.prompts.empty() || o.sample.defaults.n > 1;
+  if (plan.model.empty() && (o.slots > 1 || o.sample.beams > 1))
+    throw UserError(
+        ErrorCode::NotBuiltYet,
+        "the plan was compiled from a module: it continues one sample at a time, and has no --slots or --beams",
+        "leave them out, or compile a model.toml");
+  return o.sample.beams ? o.sample.beams : o.slots ? o.slots : many ? 8 : 1 + o.sample.generator.guesses;
+}
+
+/// A plan that continues texts, and what it takes.
+struct Continuing {
+  Plan plan;
+  Inference inference;
+  Tokenizer tokenizer;
+  PromptLimits limits;
+};
+
+Continuing openForTexts(const Options &o) {
+  Plan plan = planOf(o);
+  requireGenerator(*plan.planned);
+  const std::string file = plan.run.tokenizer;
+  if (file.empty())
+    throw UserError(ErrorCode::FileMissing, "the plan names no tokenizer",
+                    "set data.tokenizer in model.toml and compile again");
+  const Inference inference(o, plan);
+  const PromptLimits limits = {fact<&ModelFacts::vocabSize>(*plan.planned),
+                               fact<&ModelFacts::blockSize>(*plan.planned)};
+  return {std::move(plan), inference, Tokenizer::load(file), limits};
+}
+
+/// Loads the weights, and leaves out tokens that have no text.
+void loadForTexts(const Continuing &c, Session &session, CompletionRequest &defaults) {
+  c.inference.load(session);
+  defaults.options.tokens = c.tokenizer.vocabSize();
+  if (std::string note = tokensWithoutText(*session.plan.planned, c.tokenizer.vocabSize()); !note.empty())
+    printError("note: {}\n", note);
 }
 
 void runSample(Options o) {
@@ -529,24 +561,33 @@ void runSample(Options o) {
     throw UserError(ErrorCode::Usage, fmt::format("{} {}", option, problem->message),
                     "gptrun sample --help lists what it takes");
   }
-  Plan plan = planOf(o);
-  requireGenerator(*plan.planned);
-  const std::string file = plan.run.tokenizer;
-  if (file.empty())
-    throw UserError(ErrorCode::FileMissing, "the plan names no tokenizer",
-                    "set data.tokenizer in model.toml and compile again");
-  defaults.parseSpecial |= plan.run.parseSpecial;
-  const Inference inference(o, plan);
-  const Tokenizer tokenizer = Tokenizer::load(file);
-  command.limits = {fact<&ModelFacts::vocabSize>(*plan.planned), fact<&ModelFacts::blockSize>(*plan.planned)};
-  command.generator.copiesPrefixes = !plan.target.isCuda();
-  checkCommand(command, tokenizer);
-  Session session(samplingPlan(o, std::move(plan)), defaultCacheDir(), o.threads);
-  inference.load(session);
-  defaults.options.tokens = tokenizer.vocabSize();
-  if (std::string note = tokensWithoutText(*session.plan.planned, tokenizer.vocabSize()); !note.empty())
-    printError("note: {}\n", note);
-  samplePrompts(session.executor, tokenizer, command);
+  Continuing c = openForTexts(o);
+  defaults.parseSpecial |= c.plan.run.parseSpecial;
+  command.limits = c.limits;
+  command.generator.copiesPrefixes = !c.plan.target.isCuda();
+  checkCommand(command, c.tokenizer);
+  const int64_t slots = slotsOfSample(o, c.plan);
+  Session session(withSlots(std::move(c.plan), slots), defaultCacheDir(), o.threads);
+  loadForTexts(c, session, defaults);
+  samplePrompts(session.executor, c.tokenizer, command);
+}
+
+void runServe(Options o) {
+  ServeCommand &command = o.serve;
+  Continuing c = openForTexts(o);
+  if (c.plan.model.empty())
+    throw UserError(ErrorCode::NotBuiltYet, "the plan was compiled from a module, which has no slots for many clients",
+                    "compile a model.toml");
+  command.limits = c.limits;
+  command.generator.copiesPrefixes = !c.plan.target.isCuda();
+  if (command.modelName.empty())
+    command.modelName = std::filesystem::path(absolutePath(o.plan)).filename();
+  CompletionRequest defaults;
+  defaults.options.maxTokens = 16;  // as OpenAI's; so is the temperature
+  defaults.options.temperature = 1;
+  Session session(withSlots(std::move(c.plan), o.slots ? o.slots : 8), defaultCacheDir(), o.threads);
+  loadForTexts(c, session, defaults);
+  serve(session.executor, c.tokenizer, command, defaults);
 }
 
 void runEval(const Options &o) {
@@ -682,6 +723,12 @@ int run(int argc, char **argv) {
   common(sample);
   weights(sample);
   addSampleOptions(sample, o);
+  Command serve = app.command("serve", "answer over HTTP, by the interface of OpenAI: /v1/completions, /v1/models");
+  common(serve);
+  weights(serve);
+  serve.option("--slots", o.slots, "sequences that are continued at once, on CPUs with the same results; default: 8")
+      .within(int64_t(2), int64_t(1024));
+  addServeOptions(serve, o.serve);
   Command eval = app.command("eval", "loss on the validation data, or on another file");
   common(eval);
   weights(eval);
@@ -701,6 +748,8 @@ int run(int argc, char **argv) {
     throw UserError(ErrorCode::Usage, "which plan?", "gptrun PLAN; make one with `gptc compile model.toml -o PLAN`");
   if (sample.given())
     runSample(std::move(o));
+  else if (serve.given())
+    runServe(std::move(o));
   else if (eval.given())
     runEval(o);
   else

@@ -39,8 +39,8 @@ Generator::Generator(Executor &executor, const GeneratorOptions &options)
 
 void Generator::add(Generation generation) {
   GPTC_CHECK(!generation.prompt.empty(), "sampling needs a token to start from");
-  GPTC_CHECK(!generation.onPrompt || int64_t(generation.prompt.size()) <= cached.context(), "{} tokens",
-             generation.prompt.size());
+  GPTC_CHECK((!generation.onPrompt && generation.slides) || int64_t(generation.prompt.size()) <= cached.context(),
+             "{} tokens", generation.prompt.size());
   requireKnownPrompt(generation.prompt, planned);
   waiting.push_back(std::move(generation));
 }
@@ -50,6 +50,7 @@ int64_t Generator::unfinished() const {
 }
 
 bool Generator::step() {
+  endUnwanted();
   admit();
   scoreOne();
   const std::vector<Work> work = workOf();
@@ -65,6 +66,22 @@ bool Generator::step() {
     result += int64_t(w.hows.size());
   }
   return unfinished() > 0;
+}
+
+void Generator::endUnwanted() {
+  for (Slot &slot : slots)
+    if (slot.generation && slot.generation->isWanted && !slot.generation->isWanted())
+      end(slot);
+  for (size_t i = 0; i < waiting.size();) {
+    if (!waiting[i].isWanted || waiting[i].isWanted()) {
+      ++i;
+      continue;
+    }
+    const Generation g = std::move(waiting[i]);
+    waiting.erase(waiting.begin() + ptrdiff_t(i));
+    if (g.onEnd)
+      g.onEnd();
+  }
 }
 
 /// Gives free slots to those who wait.
@@ -230,7 +247,9 @@ bool Generator::deliver(Slot &slot, int64_t result) {
     scores = scoresOf(cached.logits(result), token, *g.scores);
   ++slot.made;
   const bool goesOn = g.onToken(token, scores ? &*scores : nullptr);
-  if (!goesOn || slot.made >= g.options.maxTokens) {
+  // The token itself needs no place: only what follows it would.
+  const bool isFull = !g.slides && int64_t(slot.tokens.size()) >= cached.context();
+  if (!goesOn || isFull || slot.made >= g.options.maxTokens) {
     end(slot);
     return false;
   }

@@ -9,12 +9,14 @@
 
 namespace gptc {
 
-/// A sequence to be continued. A prompt that is longer than the context keeps its end. A full context goes on with its
-/// last half, read again from position 0.
+/// A sequence to be continued.
 struct Generation {
   std::vector<int32_t> prompt;  // not empty
   SampleOptions options;        // maxTokens may be 0: the prompt's scores alone
   uint64_t sample = 0;          // samples of one prompt and one seed differ by this number
+  /// Whether a prompt that is longer than the context keeps its end, and a full context goes on with its last half,
+  /// read again from position 0. Else the sequence ends with a full context, which the prompt must fit.
+  bool slides = true;
   /// How many of the likeliest tokens are scored beside each new one; none: no scores.
   std::optional<int64_t> scores;
   /// The scores of the prompt's tokens from the second on, before the first new token; the prompt must fit. Needs
@@ -24,6 +26,8 @@ struct Generation {
   std::function<bool(int32_t token, const TokenScores *scores)> onToken;
   /// Nothing follows.
   std::function<void()> onEnd;
+  /// Asked before each step: false ends the sequence, with onEnd. Null: always wanted.
+  std::function<bool()> isWanted;
 };
 
 struct GeneratorOptions {
@@ -70,6 +74,7 @@ private:
     std::vector<TokenScores> promptScores;
   };
   struct Work;
+  void endUnwanted();
   void admit();
   bool awaitsPrefix(const Generation &next) const;
   void begin(size_t index, Generation generation);

@@ -89,10 +89,14 @@ void Completion::setScores(size_t i, const TokenScores &scores) {
     top[i][(*names)(id)] = logProbability;
 }
 
-json Completion::logProbabilities() const {
+json Completion::logProbabilities(size_t from) const {
   if (!request.logProbs)
     return nullptr;
-  return {{"tokens", listed}, {"token_logprobs", own}, {"top_logprobs", top}, {"text_offset", offsets}};
+  auto rest = [&](const json &all) { return json(all.begin() + ptrdiff_t(from), all.end()); };
+  return {{"tokens", rest(listed)},
+          {"token_logprobs", rest(own)},
+          {"top_logprobs", rest(top)},
+          {"text_offset", rest(offsets)}};
 }
 
 }  // namespace gptc

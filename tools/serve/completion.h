@@ -36,8 +36,11 @@ public:
   /// "stop" at a stop or an end of the text, "length" at max_tokens or a full context.
   const char *finishReason() const { return reason; }
   int64_t tokens() const { return made; }
-  /// OpenAI's `logprobs`: tokens, token_logprobs, top_logprobs and text_offset, in characters. Null if not asked for.
-  nlohmann::json logProbabilities() const;
+  /// OpenAI's `logprobs`: tokens, token_logprobs, top_logprobs and text_offset, in characters, of the tokens from
+  /// number `from` on. Null if not asked for.
+  nlohmann::json logProbabilities(size_t from = 0) const;
+  /// How many tokens these have.
+  size_t listedTokens() const { return listed.size(); }
 
 private:
   void say(const std::string &text, bool untilStop);

@@ -20,8 +20,7 @@ using nlohmann::json;
 /// The members of a request, and where their values go.
 class Reader {
 public:
-  Reader(const json &object, CompletionRequest &out, const Tokenizer &tokenizer)
-      : object(object), out(out), tokenizer(tokenizer) {}
+  Reader(const json &object, CompletionRequest &out) : object(object), out(out) {}
 
   void read() {
     if (!object.is_object())
@@ -53,7 +52,6 @@ public:
     out.id = part(object, "id");
     if (std::optional<RequestError> problem = problemOf(out))
       throw std::move(*problem);
-    prompt();
   }
 
 private:
@@ -95,29 +93,46 @@ private:
     else
       refuse("stop", "must be a text or an array of texts");
   }
-  void prompt() {
-    const json &value = part(object, "prompt");
-    if (value.is_null())
-      refuse("prompt", "is missing");
-    if (value.is_string())
-      return setPrompt(out, value.get<std::string>(), tokenizer);
-    constexpr int64_t most = std::numeric_limits<int32_t>::max();
-    auto isToken = [](const json &v) { return v.is_number_unsigned() && v.get<uint64_t>() <= uint64_t(most); };
-    if (!value.is_array() || value.empty() || !llvm::all_of(value, isToken))
-      refuse("prompt", "must be a text or an array of token ids that is not empty");
-    out.prompt = value.get<std::vector<int32_t>>();
-  }
 
   const json &object;
   CompletionRequest &out;
-  const Tokenizer &tokenizer;
 };
+
+bool isTokens(const json &value) {
+  constexpr auto most = uint64_t(std::numeric_limits<int32_t>::max());
+  return value.is_array() && !value.empty() &&
+         llvm::all_of(value, [](const json &v) { return v.is_number_unsigned() && v.get<uint64_t>() <= most; });
+}
+
+void readPrompt(CompletionRequest &request, const json &value, const Tokenizer &tokenizer) {
+  if (value.is_null())
+    refuse("prompt", "is missing");
+  if (value.is_string())
+    return setPrompt(request, value.get<std::string>(), tokenizer);
+  if (!isTokens(value))
+    refuse("prompt", "must be a text or an array of token ids that is not empty");
+  request.prompt = value.get<std::vector<int32_t>>();
+}
 
 }  // namespace
 
 CompletionRequest readRequest(const json &object, const CompletionRequest &defaults, const Tokenizer &tokenizer) {
   CompletionRequest out = defaults;
-  Reader(object, out, tokenizer).read();
+  Reader(object, out).read();
+  readPrompt(out, part(object, "prompt"), tokenizer);
+  return out;
+}
+
+std::vector<CompletionRequest> readRequests(const json &object, const CompletionRequest &defaults,
+                                            const Tokenizer &tokenizer) {
+  CompletionRequest common = defaults;
+  Reader(object, common).read();
+  const json &prompt = part(object, "prompt");
+  const bool isMany = prompt.is_array() && !prompt.empty() &&
+                      llvm::all_of(prompt, [](const json &v) { return v.is_string() || v.is_array(); });
+  std::vector<CompletionRequest> out(isMany ? prompt.size() : 1, common);
+  for (size_t i = 0; i < out.size(); ++i)
+    readPrompt(out[i], isMany ? prompt[i] : prompt, tokenizer);
   return out;
 }
 

@@ -38,6 +38,10 @@ struct RequestError {
 CompletionRequest readRequest(const nlohmann::json &object, const CompletionRequest &defaults,
                               const Tokenizer &tokenizer);
 
+/// The same for an object whose prompt may also be an array of texts, or of arrays of token ids: a request for each.
+std::vector<CompletionRequest> readRequests(const nlohmann::json &object, const CompletionRequest &defaults,
+                                            const Tokenizer &tokenizer);
+
 /// Sets the prompt to the tokens of a text. Throws RequestError if it has none, or if the tokenizer has no token for a
 /// part of it.
 void setPrompt(CompletionRequest &request, const std::string &text, const Tokenizer &tokenizer);

@@ -1,0 +1,166 @@
+#include "tools/serve/engine.h"
+
+#include "support/diagnostics.h"
+
+#include <numeric>
+#include <utility>
+
+namespace gptc {
+
+Job::Job(std::vector<CompletionRequest> all, const Tokenizer &tokenizer, const TokenNames *names, bool streams)
+    : requests(std::move(all)), tokenizer(tokenizer), streams(streams) {
+  for (const CompletionRequest &r : requests)
+    for (int64_t i = 0; i < r.n; ++i)
+      samples.push_back({&r, std::make_unique<Completion>(r, this->tokenizer, names)});
+}
+
+int64_t Job::promptTokens() const {
+  return std::accumulate(requests.begin(), requests.end(), int64_t(0),
+                         [](int64_t n, const CompletionRequest &r) { return n + int64_t(r.prompt.size()); });
+}
+
+int64_t Job::generatedTokens() const {
+  return std::accumulate(samples.begin(), samples.end(), int64_t(0),
+                         [](int64_t n, const Sample &s) { return n + s.completion->tokens(); });
+}
+
+bool Job::wait(std::chrono::milliseconds time, std::vector<Piece> &taken) {
+  std::unique_lock lock(mutex);
+  changed.wait_for(lock, time, [&] { return hasFailed || ended == choices() || !pieces.empty(); });
+  taken = std::exchange(pieces, {});
+  return hasFailed || ended == choices();
+}
+
+Generation Job::generation(const std::shared_ptr<Job> &self, int64_t choice) {
+  Sample &sample = samples[size_t(choice)];
+  const CompletionRequest &r = *sample.request;
+  Generation g{.prompt = r.prompt,
+               .options = r.options,
+               .sample = uint64_t(choice % r.n),
+               .slides = false,
+               .scores = r.logProbs};
+  if (r.echo && r.logProbs)
+    g.onPrompt = [&sample](const std::vector<TokenScores> &scores) { sample.completion->prompt(scores); };
+  g.onToken = [self, &sample, choice](int32_t token, const TokenScores *scores) {
+    return self->add(sample, choice, token, scores);
+  };
+  g.onEnd = [self, &sample, choice] { self->end(sample, choice); };
+  g.isWanted = [self] { return !self->cancelled; };
+  return g;
+}
+
+bool Job::add(Sample &sample, int64_t choice, int32_t token, const TokenScores *scores) {
+  ++*tokensMade;
+  const bool goesOn = sample.completion->token(token, scores);
+  const std::lock_guard lock(mutex);
+  if (toFirst < 0)
+    toFirst = std::chrono::duration<double>(Clock::now() - made).count();
+  if (streams && goesOn)
+    push(sample, choice);
+  return goesOn;
+}
+
+void Job::end(Sample &sample, int64_t choice) {
+  sample.completion->end();
+  const std::lock_guard lock(mutex);
+  if (streams)
+    push(sample, choice);
+  if (++ended == choices())
+    changed.notify_all();
+}
+
+/// Adds what the sample has more than its pieces; `mutex` is held.
+void Job::push(Sample &sample, int64_t choice) {
+  const Completion &c = *sample.completion;
+  if (c.text().size() == sample.said && c.listedTokens() == sample.listed && !c.ended())
+    return;
+  pieces.push_back({choice, c.text().substr(sample.said), c.logProbabilities(sample.listed), c.finishReason()});
+  sample.said = c.text().size();
+  sample.listed = c.listedTokens();
+  changed.notify_all();
+}
+
+void Job::fail() {
+  const std::lock_guard lock(mutex);
+  hasFailed = ended < choices();
+  changed.notify_all();
+}
+
+Engine::Engine(Executor &executor, const GeneratorOptions &options, int64_t mostWaiting,
+               std::function<void()> onFailure)
+    : generator(executor, options), limit(mostWaiting), slotCount(generator.model().slots()),
+      onFailure(std::move(onFailure)), thread([this] { run(); }) {}
+
+void Engine::end() {
+  {
+    const std::lock_guard lock(mutex);
+    isEnding = true;
+  }
+  changed.notify_all();
+  if (thread.joinable())
+    thread.join();
+}
+
+bool Engine::submit(const std::shared_ptr<Job> &job) {
+  {
+    const std::lock_guard lock(mutex);
+    if (isEnding || failure || waitingChoices + job->choices() > limit)
+      return false;
+    waitingChoices += job->choices();
+    job->tokensMade = &tokensMade;
+    queue.push_back(job);
+    unfinished.remove_if([](const std::weak_ptr<Job> &j) { return j.expired(); });
+    unfinished.push_back(job);
+  }
+  changed.notify_all();
+  return true;
+}
+
+void Engine::rethrow() const {
+  const std::lock_guard lock(mutex);
+  if (failure)
+    std::rethrow_exception(failure);
+}
+
+void Engine::run() {
+  try {
+    for (;;) {
+      {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return isEnding || !queue.empty() || generator.unfinished() > 0; });
+        if (isEnding)
+          break;
+        fill();
+      }
+      generator.step();
+      runningChoices = generator.unfinished();
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex);
+    failure = std::current_exception();
+  }
+  failAll();
+  if (failure && onFailure)
+    onFailure();
+}
+
+/// Gives the generator as many choices as it has slots, and as many again to choose from; `mutex` is held.
+void Engine::fill() {
+  while (!queue.empty() && generator.unfinished() < 2 * slotCount) {
+    const std::shared_ptr<Job> job = queue.front();
+    const int64_t choice = job->started++;
+    --waitingChoices;
+    if (job->started == job->choices())
+      queue.pop_front();
+    generator.add(job->generation(job, choice));
+  }
+}
+
+void Engine::failAll() {
+  const std::lock_guard lock(mutex);
+  for (const std::weak_ptr<Job> &weak : unfinished)
+    if (const std::shared_ptr<Job> job = weak.lock())
+      job->fail();
+}
+
+}  // namespace gptc

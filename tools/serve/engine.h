@@ -1,0 +1,124 @@
+// The samples of many clients, by one generator in a thread of its own.
+#pragma once
+
+#include "runtime/serve/generator.h"
+#include "tools/serve/completion.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace gptc {
+
+/// What one client asks for, a request for each prompt, and what has come of it. Of n samples of each prompt, sample s
+/// of prompt p is choice p * n + s. The client's thread waits for what the engine's thread adds.
+class Job {
+public:
+  using Clock = std::chrono::steady_clock;
+
+  /// All requests have the same `n`. `names` are needed for log-probabilities, and must outlive this.
+  Job(std::vector<CompletionRequest> requests, const Tokenizer &tokenizer, const TokenNames *names, bool streams);
+
+  int64_t choices() const { return int64_t(samples.size()); }
+  int64_t promptTokens() const;
+
+  /// A part of a choice.
+  struct Piece {
+    int64_t choice = 0;
+    std::string text;
+    nlohmann::json logProbs;             // of its tokens; null if not asked for
+    const char *finishReason = nullptr;  // of the last one
+  };
+  /// Waits so long, or until there are pieces, if the job streams, or until it has ended. Returns whether it has, and
+  /// takes the pieces.
+  bool wait(std::chrono::milliseconds time, std::vector<Piece> &pieces);
+  /// The client has gone: what is left is dropped.
+  void cancel() { cancelled = true; }
+  /// Whether it ended because the engine did.
+  bool failed() const { return hasFailed; }
+
+  /// Once it has ended.
+  const Completion &completion(int64_t choice) const { return *samples[size_t(choice)].completion; }
+  int64_t generatedTokens() const;
+  /// Seconds from its making to the first token; negative if there is none.
+  double secondsToFirstToken() const { return toFirst; }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - made).count(); }
+
+private:
+  friend class Engine;
+  struct Sample {
+    const CompletionRequest *request = nullptr;
+    std::unique_ptr<Completion> completion;
+    size_t said = 0, listed = 0;  // of its text and tokens, what pieces have
+  };
+  Generation generation(const std::shared_ptr<Job> &self, int64_t choice);
+  bool add(Sample &sample, int64_t choice, int32_t token, const TokenScores *scores);
+  void end(Sample &sample, int64_t choice);
+  void push(Sample &sample, int64_t choice);
+  void fail();
+
+  const std::vector<CompletionRequest> requests;
+  const Tokenizer tokenizer;
+  const bool streams;
+  const Clock::time_point made = Clock::now();
+  std::vector<Sample> samples;
+  std::atomic<bool> cancelled = false;
+  std::atomic<int64_t> *tokensMade = nullptr;  // of all jobs
+  int64_t started = 0;                         // samples that the generator has or had
+
+  std::mutex mutex;  // of what follows
+  std::condition_variable changed;
+  std::vector<Piece> pieces;
+  int64_t ended = 0;
+  bool hasFailed = false;
+  double toFirst = -1;
+};
+
+class Engine {
+public:
+  /// `mostWaiting`: choices that may wait for a slot. `onFailure` is called from the engine's thread when it cannot go
+  /// on.
+  Engine(Executor &executor, const GeneratorOptions &options, int64_t mostWaiting, std::function<void()> onFailure);
+  ~Engine() { end(); }
+  Engine(const Engine &) = delete;
+
+  /// Jobs that have not ended fail, and no more are taken.
+  void end();
+  /// False if too many choices wait already.
+  bool submit(const std::shared_ptr<Job> &job);
+  int64_t mostWaiting() const { return limit; }
+
+  int64_t slots() const { return slotCount; }
+  int64_t waiting() const { return waitingChoices; }
+  int64_t running() const { return runningChoices; }
+  int64_t generatedTokens() const { return tokensMade; }
+  /// Throws what ended the engine, if something did.
+  void rethrow() const;
+
+private:
+  void run();
+  void fill();
+  void failAll();
+
+  Generator generator;
+  const int64_t limit, slotCount;
+  const std::function<void()> onFailure;
+  std::atomic<int64_t> waitingChoices = 0, runningChoices = 0, tokensMade = 0;
+
+  mutable std::mutex mutex;  // of what follows
+  std::condition_variable changed;
+  std::deque<std::shared_ptr<Job>> queue;    // those with choices to start
+  std::list<std::weak_ptr<Job>> unfinished;  // all others
+  bool isEnding = false;
+  std::exception_ptr failure;
+
+  std::thread thread;
+};
+
+}  // namespace gptc

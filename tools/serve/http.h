@@ -1,0 +1,79 @@
+// HTTP/1.1 (RFC 9112) for a server of JSON. The server is a plug-in, libgptc_http.so beside the programs, which stands
+// on cpp-httplib and is loaded on demand.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace gptc {
+
+struct HttpRequest {
+  std::string method, path;
+  std::string body;  // whole
+  std::string version, host, contentType, authorization;
+  std::string client;  // its address and port
+};
+
+/// Sends a piece of an answer's body. False if the client has gone, or does not take it in time.
+using HttpWrite = std::function<bool(std::string_view)>;
+
+struct HttpAnswer {
+  int status = 200;
+  std::string type = "application/json", body;
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::function<void(const HttpWrite &)> stream;  // if set, this writes the body
+};
+
+/// The client that awaits an answer. It has gone once it has closed its side of the connection.
+class HttpClient {
+public:
+  virtual bool isGone() const = 0;
+
+protected:
+  ~HttpClient() = default;
+};
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";  // name or address of an interface
+  int port = 8080;                 // 0: one that is free
+  /// Beyond so many connections at once, new ones are answered with status 503 and closed.
+  int64_t mostConnections = 2048;
+  size_t mostBody = size_t(4) << 20;  // bytes of a request
+  /// Seconds: between two requests of a connection; from the first byte of a request to the end of its headers; to the
+  /// end of its body; for a piece of an answer to be taken.
+  double idle = 30, headers = 10, body = 30, write = 30;
+  std::vector<std::pair<std::string, std::string>> routes;  // method and path of what there is
+  /// Called in a thread for each connection. May throw.
+  std::function<HttpAnswer(const HttpRequest &, HttpClient &)> handler;
+  /// The answer to what never reaches the handler: a path that is unknown, a body that is too large. The message is
+  /// for people.
+  std::function<HttpAnswer(int status, const std::string &message)> refuse;
+  /// After each answer.
+  std::function<void(const HttpRequest &, int status)> log;
+};
+
+class HttpServer {
+public:
+  virtual ~HttpServer() = default;
+  virtual int port() const = 0;
+  /// Answers until stop(), and then until the last answer is sent.
+  virtual void run() = 0;
+  /// From any thread. No more requests are taken; connections between requests are closed.
+  virtual void stop() = 0;
+};
+
+/// Takes the port. Throws UserError(TargetUnavailable) if the plug-in or its library is missing, Usage if the port
+/// cannot be had.
+std::unique_ptr<HttpServer> listenHttp(const HttpOptions &options);
+
+/// The plug-in's function. Null, with a reason, if the port cannot be had.
+using MakeHttpServer = HttpServer *(const HttpOptions &, std::string &why);
+constexpr const char *httpEntry = "gptc_http_1";
+
+}  // namespace gptc

@@ -1,0 +1,151 @@
+#include "tools/serve/serve_command.h"
+
+#include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/stderr.h"
+#include "tools/serve/openai_api.h"
+
+#include "llvm/ADT/StringExtras.h"
+
+#include <cerrno>
+#include <csignal>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace gptc {
+namespace {
+
+/// What ends the server: signals, and threads that cannot go on. One exists at a time.
+class Ending {
+public:
+  Ending() {
+    GPTC_CHECK(::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) == 0, "pipe: {}", errno);
+    out = pipe[1];
+    struct sigaction action = {};
+    action.sa_handler = [](int) { request(); };
+    action.sa_flags = SA_RESTART;
+    for (size_t i = 0; i < std::size(signals); ++i)
+      ::sigaction(signals[i], &action, &before[i]);
+  }
+  ~Ending() {
+    for (size_t i = 0; i < std::size(signals); ++i)
+      ::sigaction(signals[i], &before[i], nullptr);
+    out = -1;
+    ::close(pipe[0]);
+    ::close(pipe[1]);
+  }
+  Ending(const Ending &) = delete;
+  /// From any thread, and from signal handlers.
+  static void request() {
+    const int saved = errno;
+    const char byte = 0;
+    if (const int fd = out; fd >= 0 && ::write(fd, &byte, 1) < 0) {
+      // The pipe is full: it has been requested.
+    }
+    errno = saved;
+  }
+  /// Whether it is requested within so many milliseconds; negative: waits for it.
+  bool await(int milliseconds) {
+    pollfd p{pipe[0], POLLIN, 0};
+    int n = 0;
+    do
+      n = ::poll(&p, 1, milliseconds);
+    while (n < 0 && errno == EINTR);
+    char byte = 0;
+    return n > 0 && ::read(pipe[0], &byte, 1) == 1;
+  }
+
+private:
+  static constexpr int signals[] = {SIGTERM, SIGINT};
+  static inline std::atomic<int> out = -1;
+  int pipe[2] = {-1, -1};
+  struct sigaction before[std::size(signals)] = {};
+};
+
+std::vector<std::string> keysOf(const std::string &file) {
+  if (file.empty())
+    return {};
+  const std::string text = readInput(file, "file of API keys", 1 << 20);
+  std::vector<std::string> keys;
+  llvm::SmallVector<llvm::StringRef> lines;
+  llvm::StringRef(text).split(lines, '\n');
+  for (llvm::StringRef line : lines)
+    if (!line.trim().empty())
+      keys.push_back(line.trim().str());
+  if (keys.empty())
+    throw UserError(ErrorCode::Usage, fmt::format("{} has no key", file), "--api-keys wants a file with a key a line");
+  return keys;
+}
+
+bool isLoopback(llvm::StringRef host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+/// A connection is a descriptor.
+void raiseDescriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
+}  // namespace
+
+void addServeOptions(Command c, ServeCommand &o) {
+  c.option("--host", o.host, "name or address of the interface; default: 127.0.0.1, which only this machine reaches");
+  c.option("--port", o.port, "0: one that is free; default: 8080").within(0, 65535);
+  c.option("--api-keys", o.apiKeys, "clients must have a key of this file, which has one a line").type("FILE");
+  c.option("--model-name", o.modelName, "the model's name for clients; default: that of the plan's folder");
+  c.option("--queue", o.mostWaiting, fmt::format("samples that may wait for a slot; default: {}", o.mostWaiting))
+      .within(int64_t(1), int64_t(1) << 20);
+  c.option("--connections", o.mostConnections, fmt::format("clients at once; default: {}", o.mostConnections))
+      .within(int64_t(1), int64_t(1) << 16);
+  c.option("--drain", o.drainSeconds,
+           fmt::format("seconds that requests have to end in after SIGTERM; default: {}", o.drainSeconds))
+      .within(0.0, 86400.0);
+}
+
+void serve(Executor &executor, const Tokenizer &tokenizer, const ServeCommand &command,
+           const CompletionRequest &defaults) {
+  raiseDescriptors();
+  Ending ending;
+  const bool onlyLocal = isLoopback(command.host);
+  ApiOptions options{.model = command.modelName,
+                     .keys = keysOf(command.apiKeys),
+                     .onlyLocal = onlyLocal,
+                     .defaults = defaults,
+                     .limits = command.limits};
+  if (!onlyLocal && options.keys.empty())
+    printError("warning: whoever reaches {} may use the model: --api-keys FILE asks for a key\n", command.host);
+  Engine engine(executor, command.generator, command.mostWaiting, Ending::request);
+  OpenAiApi api(engine, tokenizer, std::move(options));
+  const std::unique_ptr<HttpServer> server = listenHttp(
+      {.host = command.host,
+       .port = command.port,
+       .mostConnections = command.mostConnections,
+       .routes = OpenAiApi::routes(),
+       .handler = [&](const HttpRequest &request, HttpClient &client) { return api.answer(request, client); },
+       .refuse = [&](int status, const std::string &message) { return api.refuse(status, message); },
+       .log = [&](const HttpRequest &request, int status) { api.log(request, status); }});
+  const bool isV6 = llvm::StringRef(command.host).contains(':');
+  fmt::print("serving {} at http://{}{}{}:{} with {} slots of {} tokens\n", command.modelName, isV6 ? "[" : "",
+             command.host, isV6 ? "]" : "", server->port(), engine.slots(), command.limits.context);
+  std::fflush(stdout);
+
+  std::thread serving([&] {
+    server->run();
+    Ending::request();  // also if it ends by itself
+  });
+  ending.await(-1);
+  api.drain();
+  const auto end = Job::Clock::now() + std::chrono::duration<double>(command.drainSeconds);
+  while (api.active() > 0 && Job::Clock::now() < end && !ending.await(20)) {
+  }
+  engine.end();
+  server->stop();
+  serving.join();
+  engine.rethrow();
+}
+
+}  // namespace gptc

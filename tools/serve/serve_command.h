@@ -1,0 +1,32 @@
+// `gptrun serve`: answers over HTTP.
+#pragma once
+
+#include "tools/commands/command_line.h"
+#include "tools/serve/completion_request.h"
+
+#include "runtime/serve/generator.h"
+
+#include <string>
+
+namespace gptc {
+
+struct ServeCommand {
+  std::string host = "127.0.0.1";
+  int port = 8080;        // 0: one that is free
+  std::string apiKeys;    // a file with a key a line; "": anyone may ask
+  std::string modelName;  // for clients
+  int64_t mostWaiting = 1024, mostConnections = 2048;
+  double drainSeconds = 30;
+  GeneratorOptions generator;
+  PromptLimits limits;
+};
+
+void addServeOptions(Command command, ServeCommand &out);
+
+/// Says where it serves, on standard output, and answers until SIGTERM or SIGINT: then it takes no more requests, and
+/// ends with the last answer, after drainSeconds, or at another signal. Throws UserError(Usage, FileMissing,
+/// TargetUnavailable), and what ends the generator.
+void serve(Executor &executor, const Tokenizer &tokenizer, const ServeCommand &command,
+           const CompletionRequest &defaults);
+
+}  // namespace gptc
