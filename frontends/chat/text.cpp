@@ -1,0 +1,63 @@
+#include "frontends/chat/text.h"
+
+#include <algorithm>
+
+namespace gptc {
+
+namespace {
+
+bool beginsCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
+
+}  // namespace
+
+Text::Text(std::string bytes, bool isForeign) : all(std::move(bytes)) {
+  if (isForeign && !all.empty())
+    ranges.emplace_back(0, all.size());
+}
+
+Text Text::part(size_t begin, size_t end) const {
+  Text out(all.substr(begin, end - begin));
+  for (auto [b, e] : ranges) {
+    b = std::max(b, begin);
+    e = std::min(e, end);
+    if (b < e)
+      out.ranges.emplace_back(b - begin, e - begin);
+  }
+  return out;
+}
+
+void Text::append(const Text &other) {
+  const size_t at = all.size();
+  all += other.all;
+  for (const auto &[b, e] : other.ranges)
+    if (!ranges.empty() && ranges.back().second == at + b)
+      ranges.back().second = at + e;
+    else
+      ranges.emplace_back(at + b, at + e);
+}
+
+Text Text::mapped(const std::function<std::string(std::string_view)> &piece) const {
+  const std::string_view bytes = all;
+  Text out;
+  size_t at = 0;
+  for (const auto &[begin, end] : ranges) {
+    out.append(Text(piece(bytes.substr(at, begin - at))));
+    out.append(Text(piece(bytes.substr(begin, end - begin)), true));
+    at = end;
+  }
+  out.append(Text(piece(bytes.substr(at))));
+  return out;
+}
+
+size_t countCharacters(std::string_view text) {
+  return size_t(std::count_if(text.begin(), text.end(), beginsCharacter));
+}
+
+size_t offsetOfCharacter(std::string_view text, size_t character) {
+  for (size_t i = 0; i < text.size(); ++i)
+    if (beginsCharacter(text[i]) && character-- == 0)
+      return i;
+  return text.size();
+}
+
+}  // namespace gptc
