@@ -58,6 +58,17 @@ public:
     files["special_tokens_map.json"] = written(special);
   }
 
+  ModelTokens ofModel() const {
+    ModelTokens out;
+    for (const int64_t id : ids.eos)
+      out.ends.push_back(int32_t(id));
+    for (const auto &[role, text] : special.items())
+      if (text.is_string())
+        out.named.emplace_back(role, text.get<std::string>());
+    out.chatTemplate = plainTemplate();
+    return out;
+  }
+
   static std::string written(const json &j) { return j.dump(2, ' ', false, json::error_handler_t::replace) + "\n"; }
 
   HfTokens ids;
@@ -138,6 +149,16 @@ private:
       chatTemplate = v.chatTemplate;
   }
 
+  /// Of several templates the one for talking.
+  std::string plainTemplate() const {
+    if (chatTemplate.is_string())
+      return chatTemplate.get<std::string>();
+    for (const json &one : chatTemplate.is_array() ? chatTemplate : json::array())
+      if (part(one, "name") == "default" && part(one, "template").is_string())
+        return part(one, "template").get<std::string>();
+    return "";
+  }
+
   /// A file beside the tokenizer; null if there is none.
   json read(const char *name) const {
     const fs::path path = fs::path(file).replace_filename(name);
@@ -174,7 +195,29 @@ private:
   }
 };
 
+ModelTokens ofVocabulary(const GgufVocabulary &v) {
+  ModelTokens out;
+  for (const int64_t id : {v.eos, v.eot})
+    if (id >= 0 && !llvm::is_contained(out.ends, id))
+      out.ends.push_back(int32_t(id));
+  for (const auto &[role, id] : {std::pair("bos_token", v.bos), std::pair("eos_token", v.eos),
+                                 std::pair("unk_token", v.unknown), std::pair("pad_token", v.pad)})
+    if (id >= 0)
+      out.named.emplace_back(role, v.tokens[size_t(id)]);
+  out.chatTemplate = v.chatTemplate;
+  return out;
+}
+
 }  // namespace
+
+ModelTokens modelTokens(const std::string &file, const Tokenizer &tokenizer) {
+  ModelTokens out;
+  if (std::error_code e; fs::is_regular_file(file, e))  // else the name of a pattern stands behind that of the file
+    out = isGguf(file) ? ofVocabulary(requireVocabulary(file)) : Tokens(file).ofModel();
+  if (tokenizer.endOfText() >= 0 && !llvm::is_contained(out.ends, tokenizer.endOfText()))
+    out.ends.push_back(tokenizer.endOfText());
+  return out;
+}
 
 HfFolder describeFolder(const ModelConfig &model, const std::string &tokenizer) {
   HfFolder folder;

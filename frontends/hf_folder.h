@@ -6,9 +6,12 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gptc {
+
+class Tokenizer;
 
 struct HfFolder {
   std::map<std::string, std::string> files;  // name -> text
@@ -23,5 +26,15 @@ struct HfFolder {
 /// or the GGUF file; without these only <|endoftext|>, which begins and ends a text as in GPT-2. Their chat template
 /// goes along. Throws UserError(FileMissing, DataInvalid), and those of Tokenizer::load for a GGUF file.
 HfFolder describeFolder(const ModelConfig &model, const std::string &tokenizer);
+
+/// What the files of a tokenizer say of the texts of its model.
+struct ModelTokens {
+  std::vector<int32_t> ends;                               // each of them ends a text
+  std::vector<std::pair<std::string, std::string>> named;  // bos_token, eos_token, ..., and their texts
+  std::string chatTemplate;                                // in Jinja; "": none
+};
+
+/// `tokenizer`: what was loaded from `file`. Throws as describeFolder does.
+ModelTokens modelTokens(const std::string &file, const Tokenizer &tokenizer);
 
 }  // namespace gptc

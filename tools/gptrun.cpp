@@ -1,4 +1,5 @@
 // gptrun: runs a plan. Trains by default; `gptrun sample PLAN` and `gptrun eval PLAN` use the trained weights.
+#include "frontends/hf_folder.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "ir/facts.h"
 #include "ir/mesh.h"
@@ -524,6 +525,7 @@ struct Continuing {
   Plan plan;
   Inference inference;
   Tokenizer tokenizer;
+  ModelTokens tokens;
   PromptLimits limits;
 };
 
@@ -537,12 +539,15 @@ Continuing openForTexts(const Options &o) {
   const Inference inference(o, plan);
   const PromptLimits limits = {fact<&ModelFacts::vocabSize>(*plan.planned),
                                fact<&ModelFacts::blockSize>(*plan.planned)};
-  return {std::move(plan), inference, Tokenizer::load(file), limits};
+  Tokenizer tokenizer = Tokenizer::load(file);
+  ModelTokens tokens = modelTokens(file, tokenizer);
+  return {std::move(plan), inference, std::move(tokenizer), std::move(tokens), limits};
 }
 
 /// Loads the weights, and leaves out tokens that have no text.
 void loadForTexts(const Continuing &c, Session &session, CompletionRequest &defaults) {
   c.inference.load(session);
+  defaults.ends = c.tokens.ends;
   defaults.options.tokens = c.tokenizer.vocabSize();
   if (std::string note = tokensWithoutText(*session.plan.planned, c.tokenizer.vocabSize()); !note.empty())
     printError("note: {}\n", note);
@@ -587,7 +592,7 @@ void runServe(Options o) {
   defaults.options.temperature = 1;
   Session session(withSlots(std::move(c.plan), o.slots ? o.slots : 8), defaultCacheDir(), o.threads);
   loadForTexts(c, session, defaults);
-  serve(session.executor, c.tokenizer, command, defaults);
+  serve(session.executor, c.tokenizer, c.tokens, command, defaults);
 }
 
 void runEval(const Options &o) {

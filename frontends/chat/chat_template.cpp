@@ -19,8 +19,8 @@ ChatTemplate::ChatTemplate(const std::string &source) {
 ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate &&) noexcept = default;
 
-Text ChatTemplate::render(const nlohmann::ordered_json &variables,
-                          const std::vector<std::pair<std::string, std::string>> &tokens, std::time_t now) const {
+MarkedText ChatTemplate::render(const nlohmann::ordered_json &variables,
+                                const std::vector<std::pair<std::string, std::string>> &tokens, std::time_t now) const {
   try {
     chat::Dict all;
     for (const auto &[name, value] : variables.items())

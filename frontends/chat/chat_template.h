@@ -5,7 +5,7 @@
 // filters, tests, methods and functions that filters.cpp and methods.cpp list; what else a template uses is an error.
 #pragma once
 
-#include "frontends/chat/text.h"
+#include "frontends/chat/marked_text.h"
 #include "support/json.h"
 
 #include <ctime>
@@ -30,8 +30,8 @@ public:
 
   /// `variables`: messages, an array of objects with role and content, add_generation_prompt, tools, ... `tokens`:
   /// names such as bos_token with their texts. What comes from `variables` is foreign in the result. Throws ChatError.
-  Text render(const nlohmann::ordered_json &variables, const std::vector<std::pair<std::string, std::string>> &tokens,
-              std::time_t now) const;
+  MarkedText render(const nlohmann::ordered_json &variables,
+                    const std::vector<std::pair<std::string, std::string>> &tokens, std::time_t now) const;
 
 private:
   struct Syntax;

@@ -41,7 +41,7 @@ void appendJson(std::string &out, const Value &value, int indent, int level) {
       appendJson(out, d->items[i].second, indent, level + 1);
     }
     out += (d->items.empty() ? "" : lastLine) + "}";
-  } else if (const Text *t = value.text()) {
+  } else if (const MarkedText *t = value.text()) {
     out += jsonText(t->bytes());
   } else if (value.isNone()) {
     out += "null";
@@ -56,7 +56,7 @@ void appendJson(std::string &out, const Value &value, int indent, int level) {
 
 Value joined(Run &run, const Value &value, const Arguments &a) {
   const Value *between = a.get(0, "d"), *attribute = a.get(1, "attribute");
-  Text out;
+  MarkedText out;
   bool isFirst = true;
   for (const Value &item : elementsOf(run, value)) {
     if (!std::exchange(isFirst, false) && between)
@@ -127,7 +127,7 @@ Value itemsOf(Run &run, const Value &value) {
     fail(fmt::format("items of {}", value.typeName()));
   List out;
   for (const auto &[name, item] : value.dict()->items)
-    out.push_back(Value(List{Value(Text(name, value.dict()->isForeign)), item}));
+    out.push_back(Value(List{Value(MarkedText(name, value.dict()->isForeign)), item}));
   return run.made(std::move(out));
 }
 
@@ -141,12 +141,12 @@ Value uniqueOf(Run &run, const Value &value) {
   return run.made(std::move(out));
 }
 
-Value indented(Run &run, const Text &text, const Arguments &a) {
+Value indented(Run &run, const MarkedText &text, const Arguments &a) {
   const Value *width = a.get(0, "width"), *first = a.get(1, "first");
   const std::string blanks = width && width->text()
                                  ? width->text()->bytes()
                                  : std::string(size_t(std::clamp<int64_t>(integerOf(width, 4), 0, 1000)), ' ');
-  Text out;
+  MarkedText out;
   if (first && first->truth())
     out.append(blanks);
   for (size_t begin = 0; begin <= text.size();) {
@@ -208,7 +208,7 @@ Filter filterOf(llvm::StringRef name) {
       .Case("tojson",
             [](Run &run, const Value &v, const Arguments &a) {
               const auto indent = int(std::clamp<int64_t>(integerOf(a.get(0, "indent"), -1), -1, 100));
-              return run.made(Text(toJson(v, indent), true));
+              return run.made(MarkedText(toJson(v, indent), true));
             })
       .Cases("default", "d",
              [](Run &, const Value &v, const Arguments &a) {

@@ -14,7 +14,7 @@ namespace {
 /// ASCII's white space, which is Python's but for some rare characters.
 constexpr const char *blanks = " \t\n\r\f\v";
 
-const Text *textArgument(const Arguments &a, size_t i, llvm::StringRef name) {
+const MarkedText *textArgument(const Arguments &a, size_t i, llvm::StringRef name) {
   const Value *value = a.get(i, name);
   if (!value || value->isNone())
     return nullptr;
@@ -23,8 +23,8 @@ const Text *textArgument(const Arguments &a, size_t i, llvm::StringRef name) {
   return value->text();
 }
 
-Value stripped(Run &run, const Text &t, const Arguments &a, bool left, bool right) {
-  const Text *chars = textArgument(a, 0, "chars");
+Value stripped(Run &run, const MarkedText &t, const Arguments &a, bool left, bool right) {
+  const MarkedText *chars = textArgument(a, 0, "chars");
   const std::string set = chars ? chars->bytes() : blanks;
   size_t begin = 0, end = t.size();
   // Python strips characters; those of several bytes only as wholes.
@@ -46,8 +46,8 @@ Value stripped(Run &run, const Text &t, const Arguments &a, bool left, bool righ
   return run.made(t.part(begin, end));
 }
 
-Value split(Run &run, const Text &t, const Arguments &a, bool fromRight) {
-  const Text *separator = textArgument(a, 0, "sep");
+Value split(Run &run, const MarkedText &t, const Arguments &a, bool fromRight) {
+  const MarkedText *separator = textArgument(a, 0, "sep");
   const Value *most = a.get(1, "maxsplit");
   int64_t left = most && most->integer() ? *most->integer() : -1;
   List parts;
@@ -86,13 +86,13 @@ Value split(Run &run, const Text &t, const Arguments &a, bool fromRight) {
   return run.made(std::move(parts));
 }
 
-Value replaced(Run &run, const Text &t, const Arguments &a) {
-  const Text *from = textArgument(a, 0, "old"), *to = textArgument(a, 1, "new");
+Value replaced(Run &run, const MarkedText &t, const Arguments &a) {
+  const MarkedText *from = textArgument(a, 0, "old"), *to = textArgument(a, 1, "new");
   if (!from || !to)
     fail("replace takes two texts");
   const Value *count = a.get(2, "count");
   int64_t left = count && count->integer() ? *count->integer() : -1;
-  Text out;
+  MarkedText out;
   size_t begin = 0;
   if (from->size() > 0)
     for (size_t at; left != 0 && (at = t.bytes().find(from->bytes(), begin)) != std::string::npos; --left) {
@@ -106,7 +106,7 @@ Value replaced(Run &run, const Text &t, const Arguments &a) {
 }
 
 /// Of str.startswith and str.endswith, which take several too.
-Value beginsOrEnds(const Text &t, const Arguments &a, bool begins) {
+Value beginsOrEnds(const MarkedText &t, const Arguments &a, bool begins) {
   if (a.positional.empty())
     fail("startswith and endswith take a text");
   const List many = a.positional[0].list() ? *a.positional[0].list() : List{a.positional[0]};
@@ -121,7 +121,7 @@ Value beginsOrEnds(const Text &t, const Arguments &a, bool begins) {
 }
 
 /// Of a text, its letters by `to`, which is told whether the one before was a letter, and whether it is the first.
-Text withLetters(const Text &t, const std::function<utf8proc_int32_t(utf8proc_int32_t, bool, bool)> &to) {
+MarkedText withLetters(const MarkedText &t, const std::function<utf8proc_int32_t(utf8proc_int32_t, bool, bool)> &to) {
   bool isAfterLetter = false, isFirst = true;
   return t.mapped([&](std::string_view piece) {
     std::string out;
@@ -145,7 +145,7 @@ Text withLetters(const Text &t, const std::function<utf8proc_int32_t(utf8proc_in
   });
 }
 
-bool callOfText(Run &run, const Text &t, llvm::StringRef name, const Arguments &a, Value &result) {
+bool callOfText(Run &run, const MarkedText &t, llvm::StringRef name, const Arguments &a, Value &result) {
   if (name == "strip" || name == "lstrip" || name == "rstrip")
     result = stripped(run, t, a, name != "rstrip", name != "lstrip");
   else if (name == "split" || name == "rsplit")
@@ -167,14 +167,14 @@ bool callOfText(Run &run, const Text &t, llvm::StringRef name, const Arguments &
       return (name == "title" ? !isAfterLetter : isFirst) ? utf8proc_toupper(c) : utf8proc_tolower(c);
     }));
   else if (name == "removeprefix" || name == "removesuffix") {
-    const Text *part = textArgument(a, 0, name == "removeprefix" ? "prefix" : "suffix");
+    const MarkedText *part = textArgument(a, 0, name == "removeprefix" ? "prefix" : "suffix");
     const size_t n = part ? part->size() : 0;
     const bool has = part && beginsOrEnds(t, a, name == "removeprefix").truth();
     result = !has                     ? Value(t)
              : name == "removeprefix" ? run.made(t.part(n, t.size()))
                                       : run.made(t.part(0, t.size() - n));
   } else if (name == "find" || name == "count") {
-    const Text *part = textArgument(a, 0, "sub");
+    const MarkedText *part = textArgument(a, 0, "sub");
     if (!part || part->size() == 0)
       fail(name.str() + " takes a text");
     const size_t at = t.bytes().find(part->bytes());
@@ -258,7 +258,7 @@ Dict dictOf(const Arguments &a) {
 }
 
 Value timeText(Run &run, const Arguments &a) {
-  const Text *format = textArgument(a, 0, "format");
+  const MarkedText *format = textArgument(a, 0, "format");
   if (!format || format->size() > 200)
     fail("strftime_now takes a short format");
   char out[2000];
@@ -266,13 +266,13 @@ Value timeText(Run &run, const Arguments &a) {
   const std::time_t now = run.time();
   ::localtime_r(&now, &parts);
   const size_t n = std::strftime(out, sizeof(out), format->bytes().c_str(), &parts);
-  return run.made(Text(std::string(out, n)));
+  return run.made(MarkedText(std::string(out, n)));
 }
 
 }  // namespace
 
 bool callMethod(Run &run, const Value &of, const std::string &name, const Arguments &arguments, Value &result) {
-  if (const Text *t = of.text())
+  if (const MarkedText *t = of.text())
     return callOfText(run, *t, name, arguments, result);
   if (of.dict() && !of.dict()->isNamespace)
     return callOfDict(run, of, name, arguments, result);

@@ -24,7 +24,7 @@ int64_t wholeOf(const Value &value) { return value.integer() ? *value.integer() 
 Run::Run(Dict variables, std::time_t now, const Limits &limits)
     : limits(limits), now(now), variables(std::move(variables)), scopes(1) {}
 
-Text Run::render(const Block &all) { return captured(all); }
+MarkedText Run::render(const Block &all) { return captured(all); }
 
 void Run::tick(int64_t n) {
   steps += n;
@@ -32,7 +32,7 @@ void Run::tick(int64_t n) {
     fail(fmt::format("the template takes more than {} steps", limits.steps));
 }
 
-Value Run::made(Text text) {
+Value Run::made(MarkedText text) {
   bytes += text.size();
   if (bytes > limits.bytes)
     fail(fmt::format("the template makes texts of more than {} bytes", limits.bytes));
@@ -56,16 +56,16 @@ Value Run::call(const Value &function, const Arguments &arguments) {
 
 // ---- statements ----
 
-void Run::write(const Text &text) {
+void Run::write(const MarkedText &text) {
   if (out->size() + text.size() > limits.output)
     fail(fmt::format("the template writes more than {} bytes", limits.output));
   tick(int64_t(text.size() / 64));
   out->append(text);
 }
 
-Text Run::captured(const Block &block) {
-  Text text;
-  Text *const outer = std::exchange(out, &text);
+MarkedText Run::captured(const Block &block) {
+  MarkedText text;
+  MarkedText *const outer = std::exchange(out, &text);
   run(block);
   out = outer;
   return text;
@@ -82,7 +82,7 @@ Run::Flow Run::run(const Statement &s) {
   tick();
   switch (s.kind) {
   case Statement::text:
-    write(Text(s.content));
+    write(MarkedText(s.content));
     return Flow::next;
   case Statement::output:
     write(evaluate(*s.expr).str());
@@ -334,7 +334,7 @@ Value Run::binary(const Expr &e) {
     return a.truth() == (e.text == "or") ? a : evaluate(*e.children[1]);
   const Value b = evaluate(*e.children[1]);
   if (e.text == "~" || (e.text == "+" && a.text() && b.text())) {
-    Text joined = a.str();
+    MarkedText joined = a.str();
     joined.append(b.str());
     return made(std::move(joined));
   }
@@ -344,7 +344,7 @@ Value Run::binary(const Expr &e) {
     return made(std::move(joined));
   }
   if (e.text == "*" && a.text() && b.integer()) {
-    Text repeated;
+    MarkedText repeated;
     if (*b.integer() > 0 && double(*b.integer()) * double(a.text()->size()) > double(limits.bytes))
       fail(fmt::format("the template makes texts of more than {} bytes", limits.bytes));
     for (int64_t i = 0; i < *b.integer() && a.text()->size() > 0; ++i)
@@ -404,7 +404,7 @@ Value Run::sliced(const Expr &e) {
   }
   if (step == -1 && (e.children[1] || e.children[2]))
     fail(fmt::format("line {}: a part of a reversed list is not known here", e.line));
-  if (const Text *t = of.text()) {
+  if (const MarkedText *t = of.text()) {
     if (step < 0)
       fail(fmt::format("line {}: a reversed text is not known here", e.line));
     tick(int64_t(t->size() / 64));
@@ -470,7 +470,7 @@ Value memberOf(const Value &of, const std::string &name) {
 Value itemOf(const Value &of, const Value &index) {
   if (of.isUndefined())
     fail("an element of what is not defined");
-  if (const Text *name = index.text(); name && of.dict())
+  if (const MarkedText *name = index.text(); name && of.dict())
     return memberOf(of, name->bytes());
   if (!index.integer())
     return Value();
@@ -479,7 +479,7 @@ Value itemOf(const Value &of, const Value &index) {
     i = i < 0 ? i + int64_t(l->size()) : i;
     return i >= 0 && i < int64_t(l->size()) ? (*l)[size_t(i)] : Value();
   }
-  if (const Text *t = of.text()) {
+  if (const MarkedText *t = of.text()) {
     const auto size = int64_t(countCharacters(t->bytes()));
     i = i < 0 ? i + size : i;
     if (i >= 0 && i < size)
@@ -494,8 +494,8 @@ List elementsOf(Run &run, const Value &value) {
     out = *value.list();
   } else if (const Dict *d = value.dict(); d && !d->isNamespace) {
     for (const auto &[name, item] : d->items)
-      out.push_back(Value(Text(name, d->isForeign)));
-  } else if (const Text *t = value.text()) {
+      out.push_back(Value(MarkedText(name, d->isForeign)));
+  } else if (const MarkedText *t = value.text()) {
     for (size_t begin = 0; begin < t->size();) {
       const size_t end = begin + offsetOfCharacter(std::string_view(t->bytes()).substr(begin), 1);
       out.push_back(Value(t->part(begin, end)));
@@ -509,7 +509,7 @@ List elementsOf(Run &run, const Value &value) {
 }
 
 bool contains(Run &run, const Value &all, const Value &one) {
-  if (const Text *t = all.text()) {
+  if (const MarkedText *t = all.text()) {
     if (!one.text())
       fail(fmt::format("{} in a text", one.typeName()));
     run.tick(int64_t(t->size() / 64));

@@ -22,12 +22,12 @@ public:
   Run(Dict variables, std::time_t now, const Limits &limits = {});
 
   /// Throws TemplateError.
-  Text render(const Block &all);
+  MarkedText render(const Block &all);
 
   // For filters, tests and methods:
   void tick(int64_t n = 1);
   /// A text that the template made.
-  Value made(Text text);
+  Value made(MarkedText text);
   Value made(List list);
   Value call(const Value &function, const Arguments &arguments);
   std::time_t time() const { return now; }
@@ -43,8 +43,8 @@ private:
   void assign(const std::vector<std::string> &targets, const Value &value, int line);
   void defineMacro(const Statement &s);
   Value callMacro(const Statement &s, const Arguments &arguments);
-  void write(const Text &text);
-  Text captured(const Block &block);
+  void write(const MarkedText &text);
+  MarkedText captured(const Block &block);
 
   Value evaluate(const Expr &e);
   Value evaluateNode(const Expr &e);
@@ -61,7 +61,7 @@ private:
   const std::time_t now;
   const Dict variables;
   std::vector<Scope> scopes;
-  Text *out = nullptr;
+  MarkedText *out = nullptr;
   int64_t steps = 0;
   size_t bytes = 0;
   int depth = 0;

@@ -113,7 +113,7 @@ Value Value::foreign(const Json &j) {
   case Json::value_t::number_float:
     return Value(j.get<double>());
   case Json::value_t::string:
-    return Value(Text(j.get<std::string>(), true));
+    return Value(MarkedText(j.get<std::string>(), true));
   case Json::value_t::array: {
     List list;
     for (const Json &item : j)
@@ -137,7 +137,7 @@ bool Value::truth() const {
     return *b;
   if (isNumber())
     return number() != 0;
-  if (const Text *t = text())
+  if (const MarkedText *t = text())
     return t->size() > 0;
   if (const List *l = list())
     return !l->empty();
@@ -162,10 +162,10 @@ const char *Value::typeName() const {
   return names[v.index()];
 }
 
-Text Value::str() const {
-  if (const Text *t = text())
+MarkedText Value::str() const {
+  if (const MarkedText *t = text())
     return *t;
-  return Text(isUndefined() ? "" : repr(), list() || dict());
+  return MarkedText(isUndefined() ? "" : repr(), list() || dict());
 }
 
 std::string Value::repr() const {
@@ -179,7 +179,7 @@ std::string Value::repr() const {
     return fmt::format("{}", *i);
   if (const double *d = real())
     return floatText(*d);
-  if (const Text *t = text())
+  if (const MarkedText *t = text())
     return quoted(t->bytes());
   std::string out;
   if (const List *l = list()) {
@@ -237,7 +237,7 @@ Json Value::json() const {
     return *i;
   if (const double *d = real())
     return *d;
-  if (const Text *t = text())
+  if (const MarkedText *t = text())
     return t->bytes();
   if (isNone())
     return nullptr;

@@ -1,7 +1,7 @@
 // Values of a chat template: those of Jinja, which are Python's.
 #pragma once
 
-#include "frontends/chat/text.h"
+#include "frontends/chat/marked_text.h"
 #include "support/json.h"
 
 #include "llvm/ADT/StringMap.h"
@@ -64,7 +64,7 @@ public:
   Value(bool b) : v(b) {}
   Value(int64_t i) : v(i) {}
   Value(double d) : v(d) {}
-  Value(Text t) : v(std::make_shared<const Text>(std::move(t))) {}
+  Value(MarkedText t) : v(std::make_shared<const MarkedText>(std::move(t))) {}
   /// Fails for values deeper than a hundred levels, which would take all of the stack.
   Value(List l);
   Value(Dict d);
@@ -77,7 +77,7 @@ public:
   const bool *boolean() const { return std::get_if<bool>(&v); }
   const int64_t *integer() const { return std::get_if<int64_t>(&v); }
   const double *real() const { return std::get_if<double>(&v); }
-  const Text *text() const { return pointer<const Text>(); }
+  const MarkedText *text() const { return pointer<const MarkedText>(); }
   const List *list() const { return pointer<const List>(); }
   const Dict *dict() const { return pointer<Dict>(); }
   Dict *changeableDict() const;  // a namespace; null for all else
@@ -92,7 +92,7 @@ public:
   /// Python's type, for messages: "str", "int", ...
   const char *typeName() const;
   /// As Python's str() has it, and repr().
-  Text str() const;
+  MarkedText str() const;
   std::string repr() const;
   bool operator==(const Value &other) const;
   /// Negative, 0 or positive. Fails for types that have no order.
@@ -100,7 +100,7 @@ public:
   nlohmann::ordered_json json() const;
 
 private:
-  std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const Text>, std::shared_ptr<const List>,
+  std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const MarkedText>, std::shared_ptr<const List>,
                std::shared_ptr<Dict>, std::shared_ptr<const Function>>
       v;
   int levels = 0;  // of lists and dicts
@@ -109,6 +109,6 @@ private:
   void holds(const Value &item);
 };
 
-inline Value own(std::string_view text) { return Value(Text(std::string(text))); }
+inline Value own(std::string_view text) { return Value(MarkedText(std::string(text))); }
 
 }  // namespace gptc::chat

@@ -60,7 +60,14 @@ void AddedTokens::add(AddedToken token, std::string_view needle) {
   tokens.push_back(std::move(token));
 }
 
-int64_t AddedTokens::split(std::string_view text, bool parseSpecial, std::vector<Section> &out) const {
+bool touches(const ByteRanges &ranges, size_t begin, size_t end) {
+  const auto it =
+      std::upper_bound(ranges.begin(), ranges.end(), begin, [](size_t at, auto &r) { return at < r.second; });
+  return it != ranges.end() && it->first < end;
+}
+
+int64_t AddedTokens::split(std::string_view text, bool parseSpecial, const ByteRanges &foreign,
+                           std::vector<Section> &out) const {
   int64_t found = 0;
   size_t done = 0;
   for (size_t at = 0; at < text.size();) {
@@ -88,7 +95,7 @@ int64_t AddedTokens::split(std::string_view text, bool parseSpecial, std::vector
     at = end;
     if (token.special) {
       ++found;
-      if (!parseSpecial)
+      if (!parseSpecial || touches(foreign, begin, end))
         continue;
     }
     if (token.singleWord &&

@@ -26,14 +26,19 @@ struct Section {
   int32_t token = -1;  // -1: text
 };
 
+using ByteRanges = std::vector<std::pair<size_t, size_t>>;  // begin and end of each, in order
+
+/// Whether bytes `begin` to `end` have a part in one of the ranges.
+bool touches(const ByteRanges &ranges, size_t begin, size_t end);
+
 class AddedTokens {
 public:
   /// `needle`: what to look for, the content or its normalized form.
   void add(AddedToken token, std::string_view needle);
   bool empty() const { return trie.empty(); }
   /// Appends the sections of a text. Of tokens that begin at one place the longest counts. Control tokens are text
-  /// unless `parseSpecial`. Returns how many control tokens stand in the text.
-  int64_t split(std::string_view text, bool parseSpecial, std::vector<Section> &out) const;
+  /// unless `parseSpecial`, and where they touch a foreign range. Returns how many control tokens stand in the text.
+  int64_t split(std::string_view text, bool parseSpecial, const ByteRanges &foreign, std::vector<Section> &out) const;
   /// Whether no token is changed by cutting a text between an ASCII letter and a line feed or a space.
   bool local() const { return onlyLocal; }
 

@@ -118,8 +118,10 @@ int64_t Tokenizer::encode(std::string_view text, std::vector<int32_t> &out, cons
   WordEncoder encoder(p, *cache, out);
   int64_t found = 0;
   std::vector<Section> sections, inner;
+  static const ByteRanges none;
+  const ByteRanges &foreign = options.foreign ? *options.foreign : none;
   if (!p.added.empty())
-    found += p.added.split(text, options.parseSpecial, sections);
+    found += p.added.split(text, options.parseSpecial, foreign, sections);
   else if (!text.empty())
     sections.push_back({text});
   std::string normalized;
@@ -128,7 +130,8 @@ int64_t Tokenizer::encode(std::string_view text, std::vector<int32_t> &out, cons
       out.push_back(s.token);
       continue;
     }
-    const bool start = s.text.data() == text.data();
+    const auto begin = size_t(s.text.data() - text.data());
+    const bool start = begin == 0;
     const bool continues = start && options.continues;
     std::string_view rest = s.text;
     if (p.normalizer) {
@@ -138,7 +141,9 @@ int64_t Tokenizer::encode(std::string_view text, std::vector<int32_t> &out, cons
     }
     inner.clear();
     if (!p.normalizedAdded.empty())
-      found += p.normalizedAdded.split(rest, options.parseSpecial, inner);
+      // Where a range is in the normalized text is not known.
+      found += p.normalizedAdded.split(rest, options.parseSpecial && !touches(foreign, begin, begin + s.text.size()),
+                                       none, inner);
     else if (!rest.empty())
       inner.push_back({rest});
     for (const Section &i : inner)

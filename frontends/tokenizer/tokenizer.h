@@ -23,6 +23,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace gptc {
@@ -42,6 +43,8 @@ struct EncodeOptions {
   bool continues = false;
   /// A later text goes on where this one ends: nothing is put behind it.
   bool continued = false;
+  /// Ranges of bytes, in order, whose control tokens are text even if those of the rest are parsed. Null: none.
+  const std::vector<std::pair<size_t, size_t>> *foreign = nullptr;
 };
 
 /// Where a text may be cut so that the tokens of its parts, one after the other, are its tokens.

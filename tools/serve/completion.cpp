@@ -2,6 +2,7 @@
 
 #include "support/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/Support/JSON.h"
 
@@ -44,13 +45,13 @@ Completion::Completion(const CompletionRequest &request, const Tokenizer &tokeni
 
 void Completion::prompt(const std::vector<TokenScores> &scores) {
   for (size_t i = 0; i < scores.size(); ++i)
-    setScores(i + 1, scores[i]);
+    listed[i + 1].scores = scores[i];
 }
 
 bool Completion::token(int32_t id, const TokenScores *scores) {
   ++made;
   list(id, scores);
-  sawEnd = id == tokenizer.endOfText() && !request.ignoreEnd;
+  sawEnd = !request.ignoreEnd && llvm::is_contained(request.ends, id);
   if (!sawEnd)
     say(stream.push(id), true);
   return !sawEnd && !stops.found();
@@ -70,33 +71,47 @@ void Completion::say(const std::string &text, bool untilStop) {
 }
 
 void Completion::list(int32_t id, const TokenScores *scores) {
-  if (!request.logProbs)
-    return;
-  listed.push_back((*names)(id));
-  offsets.push_back(characters);
-  own.push_back(nullptr);
-  top.push_back(nullptr);
-  if (scores)
-    setScores(own.size() - 1, *scores);
-}
-
-void Completion::setScores(size_t i, const TokenScores &scores) {
-  own[i] = scores.logProbability;
-  if (*request.logProbs == 0)
-    return;
-  top[i] = json::object();
-  for (const auto &[id, logProbability] : scores.top)
-    top[i][(*names)(id)] = logProbability;
+  if (request.logProbs)
+    listed.push_back({id, characters, scores ? std::optional(*scores) : std::nullopt});
 }
 
 json Completion::logProbabilities(size_t from) const {
   if (!request.logProbs)
     return nullptr;
-  auto rest = [&](const json &all) { return json(all.begin() + ptrdiff_t(from), all.end()); };
-  return {{"tokens", rest(listed)},
-          {"token_logprobs", rest(own)},
-          {"top_logprobs", rest(top)},
-          {"text_offset", rest(offsets)}};
+  json tokens = json::array(), own = json::array(), top = json::array(), offsets = json::array();
+  for (const Listed &l : llvm::ArrayRef(listed).drop_front(from)) {
+    tokens.push_back((*names)(l.token));
+    offsets.push_back(l.offset);
+    own.push_back(l.scores ? json(l.scores->logProbability) : json());
+    top.push_back(nullptr);
+    if (!l.scores || *request.logProbs == 0)
+      continue;
+    top.back() = json::object();
+    for (const auto &[id, logProbability] : l.scores->top)
+      top.back()[(*names)(id)] = logProbability;
+  }
+  return {{"tokens", tokens}, {"token_logprobs", own}, {"top_logprobs", top}, {"text_offset", offsets}};
+}
+
+json Completion::chatLogProbabilities(size_t from) const {
+  if (!request.logProbs)
+    return nullptr;
+  auto entry = [&](int32_t id, double logProbability) -> json {
+    const std::string &text = tokenizer.text(id);
+    return {{"token", (*names)(id)},
+            {"logprob", logProbability},
+            {"bytes", std::vector<int>(reinterpret_cast<const unsigned char *>(text.data()),
+                                       reinterpret_cast<const unsigned char *>(text.data()) + text.size())}};
+  };
+  json content = json::array();
+  for (const Listed &l : llvm::ArrayRef(listed).drop_front(from)) {
+    content.push_back(entry(l.token, l.scores ? l.scores->logProbability : 0));
+    json &top = content.back()["top_logprobs"] = json::array();
+    for (const auto &[id, logProbability] :
+         l.scores && *request.logProbs > 0 ? l.scores->top : decltype(l.scores->top)())
+      top.push_back(entry(id, logProbability));
+  }
+  return {{"content", content}};
 }
 
 }  // namespace gptc

@@ -39,13 +39,14 @@ public:
   /// OpenAI's `logprobs`: tokens, token_logprobs, top_logprobs and text_offset, in characters, of the tokens from
   /// number `from` on. Null if not asked for.
   nlohmann::json logProbabilities(size_t from = 0) const;
+  /// The same as `logprobs` of OpenAI's chat completions.
+  nlohmann::json chatLogProbabilities(size_t from = 0) const;
   /// How many tokens these have.
   size_t listedTokens() const { return listed.size(); }
 
 private:
   void say(const std::string &text, bool untilStop);
   void list(int32_t id, const TokenScores *scores);
-  void setScores(size_t i, const TokenScores &scores);
 
   const CompletionRequest &request;
   const Tokenizer &tokenizer;
@@ -56,8 +57,12 @@ private:
   int64_t made = 0, characters = 0;
   bool sawEnd = false;
   const char *reason = nullptr;
-  nlohmann::json listed = nlohmann::json::array(), own = nlohmann::json::array(), top = nlohmann::json::array(),
-                 offsets = nlohmann::json::array();
+  struct Listed {
+    int32_t token;
+    int64_t offset;  // in characters
+    std::optional<TokenScores> scores;
+  };
+  std::vector<Listed> listed;  // if log-probabilities are asked for
 };
 
 }  // namespace gptc

@@ -116,17 +116,21 @@ void readPrompt(CompletionRequest &request, const json &value, const Tokenizer &
 
 }  // namespace
 
-CompletionRequest readRequest(const json &object, const CompletionRequest &defaults, const Tokenizer &tokenizer) {
+CompletionRequest readOptions(const json &object, const CompletionRequest &defaults) {
   CompletionRequest out = defaults;
   Reader(object, out).read();
+  return out;
+}
+
+CompletionRequest readRequest(const json &object, const CompletionRequest &defaults, const Tokenizer &tokenizer) {
+  CompletionRequest out = readOptions(object, defaults);
   readPrompt(out, part(object, "prompt"), tokenizer);
   return out;
 }
 
 std::vector<CompletionRequest> readRequests(const json &object, const CompletionRequest &defaults,
                                             const Tokenizer &tokenizer) {
-  CompletionRequest common = defaults;
-  Reader(object, common).read();
+  const CompletionRequest common = readOptions(object, defaults);
   const json &prompt = part(object, "prompt");
   const bool isMany = prompt.is_array() && !prompt.empty() &&
                       llvm::all_of(prompt, [](const json &v) { return v.is_string() || v.is_array(); });
@@ -136,11 +140,21 @@ std::vector<CompletionRequest> readRequests(const json &object, const Completion
   return out;
 }
 
-void setPrompt(CompletionRequest &request, const std::string &text, const Tokenizer &tokenizer) {
-  request.prompt.clear();
+void encodePrompt(CompletionRequest &request, const std::string &text, const Tokenizer &tokenizer) {
+  std::vector<int32_t> &tokens = request.prompt;
+  tokens.clear();
   request.text = text;
+  if (text.empty())
+    return;
+  request.controlTokens =
+      tokenizer.encode(text, tokens, {.parseSpecial = request.parseSpecial, .addSpecial = true, .continued = true});
+  if (tokens.size() > 1 && tokens[0] == tokens[1] && tokenizer.isControl(tokens[0]))
+    tokens.erase(tokens.begin());  // the text has it too
+}
+
+void setPrompt(CompletionRequest &request, const std::string &text, const Tokenizer &tokenizer) {
   try {
-    request.controlTokens = tokenizer.encode(text, request.prompt, {.parseSpecial = request.parseSpecial});
+    encodePrompt(request, text, tokenizer);
   } catch (const UserError &e) {
     refuse("prompt", e.diagnostics[0].message);
   }

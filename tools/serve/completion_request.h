@@ -19,7 +19,8 @@ struct CompletionRequest {
   std::vector<std::string> stops;   // texts at which a sample ends, and of which it has none
   std::optional<int64_t> logProbs;  // how many of the likeliest tokens to score beside each token; none: no scores
   bool echo = false;                // the sample begins with the prompt
-  bool ignoreEnd = false;           // go on after the token that ends a text
+  std::vector<int32_t> ends;        // tokens that end a text
+  bool ignoreEnd = false;           // go on after these
   bool parseSpecial = false;        // control tokens in the prompt's text become their tokens
   nlohmann::json id;                // given back with the results; null: none
   int64_t controlTokens = 0;        // that stand in the prompt's text
@@ -38,12 +39,18 @@ struct RequestError {
 CompletionRequest readRequest(const nlohmann::json &object, const CompletionRequest &defaults,
                               const Tokenizer &tokenizer);
 
+/// The same without the prompt.
+CompletionRequest readOptions(const nlohmann::json &object, const CompletionRequest &defaults);
+
 /// The same for an object whose prompt may also be an array of texts, or of arrays of token ids: a request for each.
 std::vector<CompletionRequest> readRequests(const nlohmann::json &object, const CompletionRequest &defaults,
                                             const Tokenizer &tokenizer);
 
-/// Sets the prompt to the tokens of a text. Throws RequestError if it has none, or if the tokenizer has no token for a
-/// part of it.
+/// Sets the prompt to the tokens of a text, with what the tokenizer puts before it, as <s>, once. Throws what
+/// Tokenizer::encode throws.
+void encodePrompt(CompletionRequest &request, const std::string &text, const Tokenizer &tokenizer);
+
+/// The same. Throws RequestError if the text has no tokens, or if the tokenizer has none for a part of it.
 void setPrompt(CompletionRequest &request, const std::string &text, const Tokenizer &tokenizer);
 
 /// What a model can take.

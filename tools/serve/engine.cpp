@@ -7,8 +7,8 @@
 
 namespace gptc {
 
-Job::Job(std::vector<CompletionRequest> all, const Tokenizer &tokenizer, const TokenNames *names, bool streams)
-    : requests(std::move(all)), tokenizer(tokenizer), streams(streams) {
+Job::Job(std::vector<CompletionRequest> all, const Tokenizer &tokenizer, const TokenNames *names, Pieces form)
+    : requests(std::move(all)), tokenizer(tokenizer), form(form) {
   for (const CompletionRequest &r : requests)
     for (int64_t i = 0; i < r.n; ++i)
       samples.push_back({&r, std::make_unique<Completion>(r, this->tokenizer, names)});
@@ -55,7 +55,7 @@ bool Job::add(Sample &sample, int64_t choice, int32_t token, const TokenScores *
   const std::lock_guard lock(mutex);
   if (toFirst < 0)
     toFirst = std::chrono::duration<double>(Clock::now() - made).count();
-  if (streams && goesOn)
+  if (form != Pieces::none && goesOn)
     push(sample, choice);
   return goesOn;
 }
@@ -63,7 +63,7 @@ bool Job::add(Sample &sample, int64_t choice, int32_t token, const TokenScores *
 void Job::end(Sample &sample, int64_t choice) {
   sample.completion->end();
   const std::lock_guard lock(mutex);
-  if (streams)
+  if (form != Pieces::none)
     push(sample, choice);
   if (++ended == choices())
     changed.notify_all();
@@ -74,7 +74,9 @@ void Job::push(Sample &sample, int64_t choice) {
   const Completion &c = *sample.completion;
   if (c.text().size() == sample.said && c.listedTokens() == sample.listed && !c.ended())
     return;
-  pieces.push_back({choice, c.text().substr(sample.said), c.logProbabilities(sample.listed), c.finishReason()});
+  pieces.push_back({choice, c.text().substr(sample.said),
+                    form == Pieces::chat ? c.chatLogProbabilities(sample.listed) : c.logProbabilities(sample.listed),
+                    c.finishReason()});
   sample.said = c.text().size();
   sample.listed = c.listedTokens();
   changed.notify_all();

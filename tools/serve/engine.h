@@ -22,8 +22,10 @@ class Job {
 public:
   using Clock = std::chrono::steady_clock;
 
+  /// The pieces that are made: none, or with log-probabilities in the form of one of OpenAI's completions.
+  enum class Pieces { none, text, chat };
   /// All requests have the same `n`. `names` are needed for log-probabilities, and must outlive this.
-  Job(std::vector<CompletionRequest> requests, const Tokenizer &tokenizer, const TokenNames *names, bool streams);
+  Job(std::vector<CompletionRequest> requests, const Tokenizer &tokenizer, const TokenNames *names, Pieces form);
 
   int64_t choices() const { return int64_t(samples.size()); }
   int64_t promptTokens() const;
@@ -35,7 +37,7 @@ public:
     nlohmann::json logProbs;             // of its tokens; null if not asked for
     const char *finishReason = nullptr;  // of the last one
   };
-  /// Waits so long, or until there are pieces, if the job streams, or until it has ended. Returns whether it has, and
+  /// Waits so long, or until there are pieces, or until it has ended. Returns whether it has, and
   /// takes the pieces.
   bool wait(std::chrono::milliseconds time, std::vector<Piece> &pieces);
   /// The client has gone: what is left is dropped.
@@ -65,7 +67,7 @@ private:
 
   const std::vector<CompletionRequest> requests;
   const Tokenizer tokenizer;
-  const bool streams;
+  const Pieces form;
   const Clock::time_point made = Clock::now();
   std::vector<Sample> samples;
   std::atomic<bool> cancelled = false;

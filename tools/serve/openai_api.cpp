@@ -68,6 +68,16 @@ struct OpenAiApi::Refusal {
   }
 };
 
+/// How a request and its answers are written.
+struct OpenAiApi::Form {
+  bool isChat;
+  const char *prefix, *object, *chunk;
+  static const Form text, chat;
+};
+
+const OpenAiApi::Form OpenAiApi::Form::text = {false, "cmpl-", "text_completion", "text_completion"};
+const OpenAiApi::Form OpenAiApi::Form::chat = {true, "chatcmpl-", "chat.completion", "chat.completion.chunk"};
+
 /// Counts a request while it is being answered.
 class OpenAiApi::Active {
 public:
@@ -79,11 +89,16 @@ private:
   std::atomic<int64_t> &count;
 };
 
-OpenAiApi::OpenAiApi(Engine &engine, const Tokenizer &tokenizer, ApiOptions o)
-    : engine(engine), tokenizer(tokenizer), options(std::move(o)), started(std::time(nullptr)) {}
+OpenAiApi::OpenAiApi(Engine &engine, const Tokenizer &tokenizer, const Conversations &conversations, ApiOptions o)
+    : engine(engine), tokenizer(tokenizer), conversations(conversations), options(std::move(o)),
+      started(std::time(nullptr)) {}
 
 std::vector<std::pair<std::string, std::string>> OpenAiApi::routes() {
-  return {{"POST", "/v1/completions"}, {"GET", "/v1/models"}, {"GET", "/health"}, {"GET", "/metrics"}};
+  return {{"POST", "/v1/completions"},
+          {"POST", "/v1/chat/completions"},
+          {"GET", "/v1/models"},
+          {"GET", "/health"},
+          {"GET", "/metrics"}};
 }
 
 HttpAnswer OpenAiApi::refuse(int status, const std::string &message) const {
@@ -106,7 +121,7 @@ HttpAnswer OpenAiApi::answer(const HttpRequest &request, HttpClient &client) {
                                     engine.generatedTokens()})};
     if (request.path == "/v1/models")
       return models();
-    return complete(request, client);
+    return complete(request, client, request.path == "/v1/completions" ? Form::text : Form::chat);
   } catch (const Refusal &refusal) {
     return refusal.answer();
   } catch (const RequestError &e) {
@@ -187,7 +202,23 @@ void takeCommonMembers(json &object, bool &stream, bool &withUsage) {
 
 }  // namespace
 
-HttpAnswer OpenAiApi::complete(const HttpRequest &request, HttpClient &client) {
+void OpenAiApi::requireServable(const std::vector<CompletionRequest> &requests) const {
+  int64_t choices = 0;
+  for (const CompletionRequest &r : requests) {
+    if (const std::optional<RequestError> problem = promptProblem(r, options.limits))
+      throw *problem;
+    if (int64_t(r.prompt.size()) > options.limits.context)
+      throw Refusal{.message = fmt::format("the prompt has {} tokens; the model's context has {}", r.prompt.size(),
+                                           options.limits.context),
+                    .parameter = "prompt",
+                    .code = "context_length_exceeded"};
+    choices += r.n;
+  }
+  if (choices > engine.mostWaiting())
+    throw Refusal{.message = fmt::format("{} samples; at most {} are made at once", choices, engine.mostWaiting())};
+}
+
+HttpAnswer OpenAiApi::complete(const HttpRequest &request, HttpClient &client, const Form &form) {
   if (isDraining)
     throw Refusal{.status = 503, .message = "the server is about to end"};
   // What a page of another site may send without asking is not JSON by its type.
@@ -210,52 +241,62 @@ HttpAnswer OpenAiApi::complete(const HttpRequest &request, HttpClient &client) {
     throw RequestError{"id", "unknown"};
   CompletionRequest defaults = options.defaults;
   defaults.options.seed = randomBits();
-  std::vector<CompletionRequest> requests = readRequests(object, defaults, Tokenizer(tokenizer));
-  int64_t choices = 0;
-  for (const CompletionRequest &r : requests) {
-    if (const std::optional<RequestError> problem = promptProblem(r, options.limits))
-      throw *problem;
-    if (int64_t(r.prompt.size()) > options.limits.context)
-      throw Refusal{.message = fmt::format("the prompt has {} tokens; the model's context has {}", r.prompt.size(),
-                                           options.limits.context),
-                    .parameter = "prompt",
-                    .code = "context_length_exceeded"};
-    choices += r.n;
-  }
-  if (choices > engine.mostWaiting())
-    throw Refusal{.message = fmt::format("{} samples; at most {} are made at once", choices, engine.mostWaiting())};
+  if (form.isChat)
+    defaults.options.maxTokens = options.limits.context;
+  const Tokenizer own(tokenizer);  // each thread has one
+  std::vector<CompletionRequest> requests;
+  if (form.isChat)
+    requests = {conversations.read(object, defaults, own)};
+  else
+    requests = readRequests(object, defaults, own);
+  requireServable(requests);
   const bool scores = requests[0].logProbs.has_value();
-  const auto job = std::make_shared<Job>(std::move(requests), tokenizer, scores ? &names() : nullptr, stream);
+  const auto job =
+      std::make_shared<Job>(std::move(requests), tokenizer, scores ? &names() : nullptr,
+                            stream ? form.isChat ? Job::Pieces::chat : Job::Pieces::text : Job::Pieces::none);
   if (!engine.submit(job))
     throw Refusal{.status = 503, .message = "too many requests wait already", .code = "overloaded"};
   metrics.countPrompt(job->promptTokens());
-  const ordered_json head = {{"id", fmt::format("cmpl-{:016x}", randomBits())},
-                             {"object", "text_completion"},
-                             {"created", int64_t(std::time(nullptr))},
-                             {"model", options.model}};
-  return stream ? streamed(job, client, head, withUsage) : whole(job, client, head);
+  return stream ? streamed(job, client, form, withUsage) : whole(job, client, form);
 }
 
 namespace {
 
-ordered_json choiceOf(int64_t index, std::string text, const json &logProbs, const char *finishReason) {
-  return {{"index", index},
-          {"text", std::move(text)},
-          {"logprobs", logProbs},
-          {"finish_reason", finishReason ? ordered_json(finishReason) : ordered_json()}};
-}
+ordered_json orNull(const char *text) { return text ? ordered_json(text) : ordered_json(); }
 
 ordered_json usageOf(const Job &job) {
   const int64_t prompt = job.promptTokens(), made = job.generatedTokens();
   return {{"prompt_tokens", prompt}, {"completion_tokens", made}, {"total_tokens", prompt + made}};
 }
 
+/// A choice with its text in a member `name`: "message" or "delta" of a chat, else "".
+ordered_json choiceOf(int64_t index, const std::string &name, std::string text, bool withRole, const json &logProbs,
+                      const char *finishReason) {
+  ordered_json out = {{"index", index}};
+  if (name.empty())
+    out["text"] = std::move(text);
+  else if (withRole)
+    out[name] = {{"role", "assistant"}, {"content", std::move(text)}};
+  else
+    out[name] = text.empty() ? ordered_json::object() : ordered_json{{"content", std::move(text)}};
+  out["logprobs"] = logProbs;
+  out["finish_reason"] = orNull(finishReason);
+  return out;
+}
+
 }  // namespace
+
+ordered_json OpenAiApi::headOf(const Form &form, const char *object) const {
+  return {{"id", fmt::format("{}{:016x}", form.prefix, randomBits())},
+          {"object", object},
+          {"created", int64_t(std::time(nullptr))},
+          {"model", options.model}};
+}
 
 /// A job has ended.
 void OpenAiApi::note(const Job &job) { metrics.addTimes(job.secondsToFirstToken(), job.seconds()); }
 
-HttpAnswer OpenAiApi::whole(const std::shared_ptr<Job> &job, HttpClient &client, const ordered_json &head) {
+HttpAnswer OpenAiApi::whole(const std::shared_ptr<Job> &job, HttpClient &client, const Form &form) {
   const Active active(activeRequests);
   std::vector<Job::Piece> none;
   while (!job->wait(patience, none))
@@ -266,30 +307,33 @@ HttpAnswer OpenAiApi::whole(const std::shared_ptr<Job> &job, HttpClient &client,
   if (job->failed())
     throw Refusal{.status = 503, .message = "the server ended before the request did"};
   note(*job);
-  ordered_json out = head;
+  ordered_json out = headOf(form, form.object);
   out["choices"] = ordered_json::array();
   for (int64_t i = 0; i < job->choices(); ++i) {
     const Completion &c = job->completion(i);
-    out["choices"].push_back(choiceOf(i, c.text(), c.logProbabilities(), c.finishReason()));
+    out["choices"].push_back(choiceOf(i, form.isChat ? "message" : "", c.text(), true,
+                                      form.isChat ? c.chatLogProbabilities() : c.logProbabilities(), c.finishReason()));
   }
   out["usage"] = usageOf(*job);
   return {.body = dumped(out) + "\n"};
 }
 
 /// Server-sent events, as the HTML standard has them.
-HttpAnswer OpenAiApi::streamed(const std::shared_ptr<Job> &job, HttpClient &client, const ordered_json &head,
-                               bool withUsage) {
+HttpAnswer OpenAiApi::streamed(const std::shared_ptr<Job> &job, HttpClient &client, const Form &form, bool withUsage) {
   auto event = [](const std::string &data) { return "data: " + data + "\n\n"; };
-  auto stream = [this, job, &client, head, withUsage, event,
+  auto stream = [this, job, &client, &form, head = headOf(form, form.chunk), withUsage, event,
                  active = std::make_shared<Active>(activeRequests)](const HttpWrite &write) {
     std::vector<Job::Piece> pieces;
+    std::vector<bool> hasBegun(size_t(job->choices()));
     for (bool ended = false; !ended;) {
       ended = job->wait(patience, pieces);
       bool isThere = !pieces.empty() || !client.isGone();
       for (size_t i = 0; i < pieces.size() && isThere; ++i) {
         Job::Piece &p = pieces[i];
         ordered_json chunk = head;
-        chunk["choices"] = ordered_json::array({choiceOf(p.choice, std::move(p.text), p.logProbs, p.finishReason)});
+        chunk["choices"] = ordered_json::array({choiceOf(p.choice, form.isChat ? "delta" : "", std::move(p.text),
+                                                         !hasBegun[size_t(p.choice)], p.logProbs, p.finishReason)});
+        hasBegun[size_t(p.choice)] = true;
         isThere = write(event(dumped(chunk)));
       }
       if (!isThere)

@@ -1,6 +1,7 @@
 // The HTTP interface of OpenAI, as far as one model serves it.
 #pragma once
 
+#include "tools/serve/chat_request.h"
 #include "tools/serve/engine.h"
 #include "tools/serve/http.h"
 #include "tools/serve/metrics.h"
@@ -20,16 +21,17 @@ struct ApiOptions {
 };
 
 /// Answers
-///   POST /v1/completions   with many prompts, as texts or tokens, n, stream, echo, logprobs; see completion_request.h
-///   GET  /v1/models        the one that is served
-///   GET  /health           200 while requests are taken, else 503
-///   GET  /metrics          for Prometheus, in its text format 0.0.4
+///   POST /v1/completions        many prompts, as texts or tokens, n, stream, echo, logprobs: completion_request.h
+///   POST /v1/chat/completions   a conversation, by the model's chat template: chat_request.h
+///   GET  /v1/models             the one that is served
+///   GET  /health                200 while requests are taken, else 503
+///   GET  /metrics               for Prometheus, in its text format 0.0.4
 /// What is refused is answered with OpenAI's {"error": {message, type, param, code}}. A client that closes its
 /// connection is served no further.
 class OpenAiApi {
 public:
   /// All must outlive this, and what it answers.
-  OpenAiApi(Engine &engine, const Tokenizer &tokenizer, ApiOptions options);
+  OpenAiApi(Engine &engine, const Tokenizer &tokenizer, const Conversations &conversations, ApiOptions options);
 
   static std::vector<std::pair<std::string, std::string>> routes();
   /// From any thread.
@@ -45,10 +47,12 @@ public:
 private:
   struct Refusal;
   class Active;
-  HttpAnswer complete(const HttpRequest &request, HttpClient &client);
-  HttpAnswer whole(const std::shared_ptr<Job> &job, HttpClient &client, const nlohmann::ordered_json &head);
-  HttpAnswer streamed(const std::shared_ptr<Job> &job, HttpClient &client, const nlohmann::ordered_json &head,
-                      bool withUsage);
+  struct Form;
+  HttpAnswer complete(const HttpRequest &request, HttpClient &client, const Form &form);
+  void requireServable(const std::vector<CompletionRequest> &requests) const;
+  HttpAnswer whole(const std::shared_ptr<Job> &job, HttpClient &client, const Form &form);
+  HttpAnswer streamed(const std::shared_ptr<Job> &job, HttpClient &client, const Form &form, bool withUsage);
+  nlohmann::ordered_json headOf(const Form &form, const char *object) const;
   HttpAnswer models() const;
   void requireAdmitted(const HttpRequest &request) const;
   const TokenNames &names();
@@ -56,6 +60,7 @@ private:
 
   Engine &engine;
   const Tokenizer &tokenizer;
+  const Conversations &conversations;
   const ApiOptions options;
   Metrics metrics;
   std::atomic<bool> isDraining = false;

@@ -121,8 +121,7 @@ public:
       if (line++)
         return std::nullopt;
       CompletionRequest r = command.defaults;
-      r.text = command.prompt;
-      r.controlTokens = tokenizer.encode(command.prompt, r.prompt, {.parseSpecial = r.parseSpecial});
+      encodePrompt(r, command.prompt, tokenizer);
       if (r.prompt.empty())
         throw UserError(ErrorCode::Usage, "the prompt is empty", "give --prompt TEXT");
       if (const std::optional<RequestError> problem = problemFor(r))

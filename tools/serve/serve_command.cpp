@@ -106,7 +106,7 @@ void addServeOptions(Command c, ServeCommand &o) {
       .within(0.0, 86400.0);
 }
 
-void serve(Executor &executor, const Tokenizer &tokenizer, const ServeCommand &command,
+void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &tokens, const ServeCommand &command,
            const CompletionRequest &defaults) {
   raiseDescriptors();
   Ending ending;
@@ -119,7 +119,10 @@ void serve(Executor &executor, const Tokenizer &tokenizer, const ServeCommand &c
   if (!onlyLocal && options.keys.empty())
     printError("warning: whoever reaches {} may use the model: --api-keys FILE asks for a key\n", command.host);
   Engine engine(executor, command.generator, command.mostWaiting, Ending::request);
-  OpenAiApi api(engine, tokenizer, std::move(options));
+  const Conversations conversations(tokens);
+  if (!conversations.problem().empty() && !tokens.chatTemplate.empty())
+    printError("warning: {}\n", conversations.problem());
+  OpenAiApi api(engine, tokenizer, conversations, std::move(options));
   const std::unique_ptr<HttpServer> server = listenHttp(
       {.host = command.host,
        .port = command.port,

@@ -1,6 +1,7 @@
 // `gptrun serve`: answers over HTTP.
 #pragma once
 
+#include "frontends/hf_folder.h"
 #include "tools/commands/command_line.h"
 #include "tools/serve/completion_request.h"
 
@@ -26,7 +27,7 @@ void addServeOptions(Command command, ServeCommand &out);
 /// Says where it serves, on standard output, and answers until SIGTERM or SIGINT: then it takes no more requests, and
 /// ends with the last answer, after drainSeconds, or at another signal. Throws UserError(Usage, FileMissing,
 /// TargetUnavailable), and what ends the generator.
-void serve(Executor &executor, const Tokenizer &tokenizer, const ServeCommand &command,
+void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &tokens, const ServeCommand &command,
            const CompletionRequest &defaults);
 
 }  // namespace gptc

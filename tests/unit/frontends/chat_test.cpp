@@ -12,7 +12,7 @@
 
 using gptc::ChatError;
 using gptc::ChatTemplate;
-using gptc::Text;
+using gptc::MarkedText;
 using nlohmann::ordered_json;
 
 namespace {
@@ -23,10 +23,10 @@ std::string fileOfCases(const char *name) {
 }
 
 /// The result; "ERROR MESSAGE" if there is none.
-std::string rendered(const std::string &source, const ordered_json &variables, Text *result = nullptr) {
+std::string rendered(const std::string &source, const ordered_json &variables, MarkedText *result = nullptr) {
   try {
-    const Text text = ChatTemplate(source).render(variables, {{"bos_token", "<s>"}, {"eos_token", "</s>"}},
-                                                  std::time_t(1'000'000'000));
+    const MarkedText text = ChatTemplate(source).render(variables, {{"bos_token", "<s>"}, {"eos_token", "</s>"}},
+                                                        std::time_t(1'000'000'000));
     if (result)
       *result = text;
     return text.bytes();
@@ -53,7 +53,7 @@ TEST(Chat, TemplatesGiveWhatJinjaGives) {
 
 /// The foreign bytes of a result, between brackets.
 std::string marked(const std::string &source, const ordered_json &variables) {
-  Text text;
+  MarkedText text;
   std::string out = rendered(source, variables, &text);
   for (auto it = text.foreign().rbegin(); it != text.foreign().rend(); ++it)
     out.insert(it->second, "]").insert(it->first, "[");

@@ -11,23 +11,23 @@
 namespace gptc {
 
 /// UTF-8, with the ranges of bytes that are foreign: parts of messages, which may not play a template's control tokens.
-class Text {
+class MarkedText {
 public:
   using Range = std::pair<size_t, size_t>;  // begin, end
 
-  Text() = default;
-  explicit Text(std::string bytes, bool isForeign = false);
+  MarkedText() = default;
+  explicit MarkedText(std::string bytes, bool isForeign = false);
 
   const std::string &bytes() const { return all; }
   size_t size() const { return all.size(); }
   /// In order; no two touch.
   const std::vector<Range> &foreign() const { return ranges; }
 
-  Text part(size_t begin, size_t end) const;
-  void append(const Text &other);
+  MarkedText part(size_t begin, size_t end) const;
+  void append(const MarkedText &other);
   void append(std::string_view own) { all += own; }
   /// Pieces of it, in order, by a function: each foreign range, and what stands between them.
-  Text mapped(const std::function<std::string(std::string_view)> &piece) const;
+  MarkedText mapped(const std::function<std::string(std::string_view)> &piece) const;
 
 private:
   std::string all;

@@ -1,4 +1,4 @@
-#include "frontends/chat/text.h"
+#include "frontends/chat/marked_text.h"
 
 #include <algorithm>
 
@@ -10,13 +10,13 @@ bool beginsCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 
 
 }  // namespace
 
-Text::Text(std::string bytes, bool isForeign) : all(std::move(bytes)) {
+MarkedText::MarkedText(std::string bytes, bool isForeign) : all(std::move(bytes)) {
   if (isForeign && !all.empty())
     ranges.emplace_back(0, all.size());
 }
 
-Text Text::part(size_t begin, size_t end) const {
-  Text out(all.substr(begin, end - begin));
+MarkedText MarkedText::part(size_t begin, size_t end) const {
+  MarkedText out(all.substr(begin, end - begin));
   for (auto [b, e] : ranges) {
     b = std::max(b, begin);
     e = std::min(e, end);
@@ -26,7 +26,7 @@ Text Text::part(size_t begin, size_t end) const {
   return out;
 }
 
-void Text::append(const Text &other) {
+void MarkedText::append(const MarkedText &other) {
   const size_t at = all.size();
   all += other.all;
   for (const auto &[b, e] : other.ranges)
@@ -36,16 +36,16 @@ void Text::append(const Text &other) {
       ranges.emplace_back(at + b, at + e);
 }
 
-Text Text::mapped(const std::function<std::string(std::string_view)> &piece) const {
+MarkedText MarkedText::mapped(const std::function<std::string(std::string_view)> &piece) const {
   const std::string_view bytes = all;
-  Text out;
+  MarkedText out;
   size_t at = 0;
   for (const auto &[begin, end] : ranges) {
-    out.append(Text(piece(bytes.substr(at, begin - at))));
-    out.append(Text(piece(bytes.substr(begin, end - begin)), true));
+    out.append(MarkedText(piece(bytes.substr(at, begin - at))));
+    out.append(MarkedText(piece(bytes.substr(begin, end - begin)), true));
     at = end;
   }
-  out.append(Text(piece(bytes.substr(at))));
+  out.append(MarkedText(piece(bytes.substr(at))));
   return out;
 }
 
