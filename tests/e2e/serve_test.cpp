@@ -35,6 +35,11 @@ struct Trained {
                               "train = \"data/train.bin\"\ntokenizer = \"data/tokenizer.json\"");
     file = std::regex_replace(file, std::regex("val = \"val.bin\""), "val = \"data/val.bin\"");
     writeFile(w.modelFile(), file);
+    writeFile(
+        w.path("data/tokenizer_config.json"),
+        json{{"chat_template", "{% for m in messages %}{{ 'the ' if m.role == 'user' else 'it ' }}{{ m.content }}.\n"
+                               "{% endfor %}it"}}
+            .dump());
     plan = w.compile("plan", {"train.steps=20", "model.block_size=64", "train.global_batch_tokens=256"});
     const Result r = w.gptrun({plan});
     EXPECT_EQ(r.code, 0) << r.output;
@@ -196,6 +201,60 @@ TEST_F(ServeTest, AStreamIsTheSameInPieces) {
         choice["logprobs"][list].push_back(value);
   }
   EXPECT_EQ(choices, whole.json()["choices"]);
+}
+
+TEST_F(ServeTest, AConversationIsItsText) {
+  serve();
+  json object = {{"max_tokens", 12}, {"temperature", 1}, {"seed", 3}, {"n", 2}};
+  object["prompt"] = "the cat.\nit sat.\nthe mats.\nit";
+  object["logprobs"] = 1;
+  const json text = complete(object).json();
+  object.erase("prompt");
+  object["messages"] = {{{"role", "user"}, {"content", "cat"}},
+                        {{"role", "assistant"}, {"content", "sat"}},
+                        {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "mats"}}}}}};
+  object["logprobs"] = true;
+  object["top_logprobs"] = 1;
+  const HttpReply r = ask(port, "/v1/chat/completions", object.dump());
+  ASSERT_EQ(r.status, 200) << r.body;
+  const json chat = r.json();
+  EXPECT_EQ(chat["object"], "chat.completion");
+  EXPECT_EQ(chat["usage"], text["usage"]);
+  for (size_t i = 0; i < 2; ++i) {
+    const json &choice = chat["choices"][i], &same = text["choices"][i];
+    EXPECT_EQ(choice["message"], (json{{"role", "assistant"}, {"content", same["text"]}}));
+    EXPECT_EQ(choice["finish_reason"], "length");
+    const json &tokens = choice["logprobs"]["content"];
+    ASSERT_EQ(tokens.size(), 12u);
+    for (size_t t = 0; t < 12; ++t) {
+      EXPECT_EQ(tokens[t]["token"], same["logprobs"]["tokens"][t]);
+      EXPECT_EQ(tokens[t]["logprob"], same["logprobs"]["token_logprobs"][t]);
+      EXPECT_EQ(tokens[t]["bytes"][0], int(tokens[t]["token"].get<std::string>()[0]));
+      EXPECT_EQ(tokens[t]["top_logprobs"].size(), same["logprobs"]["top_logprobs"][t].size());
+    }
+  }
+  object["stream"] = true;
+  std::string contents[2];
+  json scores[2] = {json::array(), json::array()};
+  for (const json &event : eventsOf(ask(port, "/v1/chat/completions", object.dump()))) {
+    const json &piece = event["choices"][0];
+    const size_t i = piece["index"].get<size_t>();
+    EXPECT_EQ(event["object"], "chat.completion.chunk");
+    EXPECT_EQ(piece["delta"].contains("role"), contents[i].empty());
+    contents[i] += piece["delta"].value("content", "");
+    for (const json &token : piece["logprobs"]["content"])
+      scores[i].push_back(token);
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(contents[i], chat["choices"][i]["message"]["content"]);
+    EXPECT_EQ(scores[i], chat["choices"][i]["logprobs"]["content"]);
+  }
+  // Without max_tokens the answer may fill the context.
+  object = {{"messages", object["messages"]}};
+  EXPECT_EQ(ask(port, "/v1/chat/completions", object.dump()).json()["usage"]["total_tokens"], 65);
+  object["messages"][0]["content"] = std::string(65, 'a');
+  EXPECT_EQ(ask(port, "/v1/chat/completions", object.dump()).error(),
+            "the prompt has 91 tokens; the model's context has 64");
 }
 
 TEST_F(ServeTest, ManyAtOnceGetWhatEachGetsAlone) {
