@@ -1,6 +1,6 @@
-# cmake "-DIN=A.cuh;B.cuh" -DOUT=FILE.cpp -P embed_text.cmake: writes a C++ file that defines gptc::device_text::A and B as
-# the texts of these files. codegen/cuda/device_text.h declares them. Lines that begin with //! are left out.
-set(code "#include \"codegen/cuda/device_text.h\"\n\nnamespace gptc::device_text {\n")
+# cmake "-DIN=A.cuh;B.cuh" -DOUT=FILE.cpp -DHEADER=FILE.h -DNAMESPACE=NAME -P embed_text.cmake: writes a C++ file that
+# defines NAME::A and B as the texts of these files, which the header declares. Lines that begin with //! are left out.
+set(code "#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\n")
 foreach(file IN LISTS IN)
   get_filename_component(name "${file}" NAME_WE)
   file(READ "${file}" text)
@@ -8,4 +8,4 @@ foreach(file IN LISTS IN)
   string(REGEX REPLACE "\n//![^\n]*" "" text "${text}")
   string(APPEND code "\nconst char *const ${name} = R\"gptc(${text})gptc\";\n")
 endforeach()
-file(WRITE "${OUT}" "${code}\n}  // namespace gptc::device_text\n")
+file(WRITE "${OUT}" "${code}\n}  // namespace ${NAMESPACE}\n")

@@ -212,7 +212,7 @@ TEST_F(ServeTest, AConversationIsItsText) {
   object.erase("prompt");
   object["messages"] = {{{"role", "user"}, {"content", "cat"}},
                         {{"role", "assistant"}, {"content", "sat"}},
-                        {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "mats"}}}}}};
+                        {{"role", "user"}, {"content", json::array({json{{"type", "text"}, {"text", "mats"}}})}}};
   object["logprobs"] = true;
   object["top_logprobs"] = 1;
   const HttpReply r = ask(port, "/v1/chat/completions", object.dump());
@@ -336,7 +336,8 @@ TEST_F(ServeTest, BadRequestsAreExplained) {
   }
   EXPECT_EQ(ask(port, "/v1/completions", R"({"prompt": ")" + longText + R"("})").json()["error"]["code"],
             "context_length_exceeded");
-  EXPECT_EQ(ask(port, "/").status, 404);
+  EXPECT_NE(ask(port, "/").body.find("<title>gptc</title>"), std::string::npos);
+  EXPECT_EQ(ask(port, "/nix").status, 404);
   EXPECT_EQ(ask(port, "/../../etc/passwd").status, 404);
   EXPECT_EQ(ask(port, "/v1/completions").status, 405);
   EXPECT_EQ(ask(port, "/health").body, "{\"status\":\"ok\"}\n");

@@ -2,6 +2,7 @@
 
 #include "support/diagnostics.h"
 #include "support/files.h"
+#include "tools/serve/page_text.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringSwitch.h"
@@ -17,6 +18,10 @@ using nlohmann::ordered_json;
 
 /// How often a thread that waits for tokens looks whether its client is still there.
 constexpr std::chrono::milliseconds patience(100);
+
+/// The page has its script and style in itself, and speaks with this server only.
+constexpr const char *pagePolicy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                                   "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 std::string dumped(const ordered_json &object) { return object.dump(-1, ' ', false, json::error_handler_t::replace); }
 
@@ -94,11 +99,8 @@ OpenAiApi::OpenAiApi(Engine &engine, const Tokenizer &tokenizer, const Conversat
       started(std::time(nullptr)) {}
 
 std::vector<std::pair<std::string, std::string>> OpenAiApi::routes() {
-  return {{"POST", "/v1/completions"},
-          {"POST", "/v1/chat/completions"},
-          {"GET", "/v1/models"},
-          {"GET", "/health"},
-          {"GET", "/metrics"}};
+  return {{"GET", "/"},          {"POST", "/v1/completions"}, {"POST", "/v1/chat/completions"},
+          {"GET", "/v1/models"}, {"GET", "/health"},          {"GET", "/metrics"}};
 }
 
 HttpAnswer OpenAiApi::refuse(int status, const std::string &message) const {
@@ -114,7 +116,12 @@ HttpAnswer OpenAiApi::answer(const HttpRequest &request, HttpClient &client) {
   try {
     if (request.path == "/health")
       return isDraining ? refuse(503, "the server is about to end") : HttpAnswer{.body = "{\"status\":\"ok\"}\n"};
-    requireAdmitted(request);
+    requireLocal(request);
+    if (request.path == "/")  // asks for a key itself
+      return {.type = "text/html; charset=utf-8",
+              .body = page_text::page,
+              .headers = {{"Content-Security-Policy", pagePolicy}}};
+    requireKey(request);
     if (request.path == "/metrics")
       return {.type = "text/plain; version=0.0.4",
               .body = metrics.text({engine.slots(), std::min(engine.running(), engine.slots()), engine.waiting(),
@@ -132,7 +139,7 @@ HttpAnswer OpenAiApi::answer(const HttpRequest &request, HttpClient &client) {
   }
 }
 
-void OpenAiApi::requireAdmitted(const HttpRequest &request) const {
+void OpenAiApi::requireLocal(const HttpRequest &request) const {
   // A page of the web whose name was made to lead here must not be answered (DNS rebinding).
   const bool isLocal = llvm::StringSwitch<bool>(nameOfHost(request.host))
                            .CasesLower("", "localhost", "127.0.0.1", "[::1]", true)
@@ -140,6 +147,9 @@ void OpenAiApi::requireAdmitted(const HttpRequest &request) const {
   if (options.onlyLocal && !isLocal)
     throw Refusal{.status = 403,
                   .message = "only requests to localhost are answered; gptrun serve --host opens it to others"};
+}
+
+void OpenAiApi::requireKey(const HttpRequest &request) const {
   if (options.keys.empty())
     return;
   const std::string prefix = "Bearer ";
@@ -158,7 +168,8 @@ HttpAnswer OpenAiApi::models() const {
                               {"object", "model"},
                               {"created", started},
                               {"owned_by", "gptc"},
-                              {"max_model_len", options.limits.context}};
+                              {"max_model_len", options.limits.context},
+                              {"has_chat_template", conversations.problem().empty()}};
   return {.body = dumped({{"object", "list"}, {"data", ordered_json::array({model})}}) + "\n"};
 }
 

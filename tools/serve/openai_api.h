@@ -21,6 +21,7 @@ struct ApiOptions {
 };
 
 /// Answers
+///   GET  /                      a page to talk to the model and see its tokens
 ///   POST /v1/completions        many prompts, as texts or tokens, n, stream, echo, logprobs: completion_request.h
 ///   POST /v1/chat/completions   a conversation, by the model's chat template: chat_request.h
 ///   GET  /v1/models             the one that is served
@@ -54,7 +55,8 @@ private:
   HttpAnswer streamed(const std::shared_ptr<Job> &job, HttpClient &client, const Form &form, bool withUsage);
   nlohmann::ordered_json headOf(const Form &form, const char *object) const;
   HttpAnswer models() const;
-  void requireAdmitted(const HttpRequest &request) const;
+  void requireLocal(const HttpRequest &request) const;
+  void requireKey(const HttpRequest &request) const;
   const TokenNames &names();
   void note(const Job &job);
 
