@@ -1,6 +1,7 @@
 // `gptrun serve`: clients get what `gptrun sample` gives, whoever asks beside them and however badly they behave.
 #include "tests/support/harness.h"
 #include "tests/support/http_client.h"
+#include "tests/support/oracles.h"
 
 #include <chrono>
 #include <csignal>
@@ -475,6 +476,16 @@ TEST_F(ServeTest, OnlyThoseWhoMayAreAnswered) {
   HttpConnection page(port);
   EXPECT_TRUE(page.send("GET /v1/models HTTP/1.1\r\nHost: evil.example:80\r\n\r\n"));
   EXPECT_EQ(page.reply().status, 403);
+}
+
+TEST_F(ServeTest, ThePageShowsWhatTheInterfaceAnswers) {
+  GPTC_LEFT_TO_ALL();
+  serve();
+  const gptc::test::Compared r =
+      gptc::test::compareBy("tests/e2e/page_compare.py", "http://127.0.0.1:" + std::to_string(port) + " 'fat cat'");
+  if (r.isMissing())
+    GTEST_SKIP() << r.said;
+  EXPECT_EQ(r.code, 0) << r.said;
 }
 
 TEST_F(ServeTest, APortThatIsTakenIsExplained) {
