@@ -93,6 +93,7 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
         {"codegen/cuda/device", {}},
         {"codegen/cuda", {"support", "ir/kernel", "ir", "ir/ops", "codegen", "codegen/recipes"}},
         {"codegen/tuner", {"support", "ir/kernel", "ir", "codegen", "codegen/recipes"}},
+        {"frontends/chat", {"support"}},
         {"frontends/tokenizer", {"support", "support/gguf"}},
         {"frontends/gguf", {"support", "support/gguf", "ir/settings", "frontends/tokenizer"}},
         {"frontends/hf", {"support", "ir", "ir/settings"}},
@@ -129,6 +130,7 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
                   "codegen/cuda",
                   "codegen/tuner",
                   "frontends",
+                  "frontends/chat",
                   "frontends/gguf",
                   "frontends/tokenizer"};
     for (const auto &[room, sees] : table)

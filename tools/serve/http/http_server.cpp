@@ -241,7 +241,7 @@ public:
       give(options.refuse(r.status, whyRefused(q, r)), q, r);
       return HandlerResponse::Handled;
     }));
-    set_exception_handler([this](const httplib::Request &q, httplib::Response &r, std::exception_ptr) {
+    set_exception_handler([this](const httplib::Request &q, httplib::Response &r, const std::exception_ptr &) {
       give(options.refuse(500, "the server failed at this request"), q, r);
     });
     if (options.log)
