@@ -102,6 +102,10 @@ std::vector<bool> zeroedOnGpu(const Op &fused, unsigned result) {
 
 namespace {
 
+/// What stands where a kernel has to write.
+double poisonOf(DType t) { return isFloat(t) ? NAN : t == DType::u32 ? 4294967295.0 : -1; }
+
+
 constexpr double untouched = 7;  // expected in the padding of results
 
 DType storageOf(DType t, DType compute) { return isFloat(t) && compute == DType::f64 ? DType::f64 : t; }
@@ -184,12 +188,12 @@ std::vector<Tensor> run(const Group &g, const std::vector<Tensor> &operands, con
                  untouched));
       if (isInt(b->dtype))
         for (double &v : content.back())
-          v = std::isnan(v) ? -1 : v;
+          v = std::isnan(v) ? poisonOf(b->dtype) : v;
     } else if (i >= firstStream) {
       content.push_back({double(streams[i - firstStream])});
     } else {
       EXPECT_EQ(low.workspaceBytes[i - ins - outs], b->size * int64_t(sizeOf(b->dtype)));
-      content.push_back(std::vector<double>(b->size, isFloat(b->dtype) ? NAN : -1));
+      content.push_back(std::vector<double>(b->size, poisonOf(b->dtype)));
     }
   }
   if (o.compiled) {
