@@ -105,7 +105,6 @@ namespace {
 /// What stands where a kernel has to write.
 double poisonOf(DType t) { return isFloat(t) ? NAN : t == DType::u32 ? 4294967295.0 : -1; }
 
-
 constexpr double untouched = 7;  // expected in the padding of results
 
 DType storageOf(DType t, DType compute) { return isFloat(t) && compute == DType::f64 ? DType::f64 : t; }
