@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,8 +73,10 @@ const std::string &cacheDir() {
 std::string cacheShim() { return GPTC_BIN_DIR "/../lib/libcache_shim.so"; }
 
 std::string readFile(const std::string &path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  // A process may end while its files in /proc are read: iterators would throw, this ends.
+  std::ostringstream out;
+  out << std::ifstream(path, std::ios::binary).rdbuf();
+  return out.str();
 }
 
 void writeFile(const std::string &path, const std::string &content) {
