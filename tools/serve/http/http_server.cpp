@@ -238,7 +238,8 @@ public:
       if (current->isTooLarge)
         r.status = 413;
       r.set_header("Connection", "close");
-      give(options.refuse(r.status, whyRefused(q, r)), q, r);
+      const std::string why = whyRefused(q, r);  // may set the status
+      give(options.refuse(r.status, why), q, r);
       return HandlerResponse::Handled;
     }));
     set_exception_handler([this](const httplib::Request &q, httplib::Response &r, const std::exception_ptr &) {
