@@ -143,16 +143,16 @@ Value uniqueOf(Run &run, const Value &value) {
 
 Value indented(Run &run, const MarkedText &text, const Arguments &a) {
   const Value *width = a.get(0, "width"), *first = a.get(1, "first");
-  const std::string blanks = width && width->text()
-                                 ? width->text()->bytes()
-                                 : std::string(size_t(std::clamp<int64_t>(integerOf(width, 4), 0, 1000)), ' ');
+  const MarkedText blanks =
+      width && width->text() ? *width->text()
+                             : MarkedText(std::string(size_t(std::clamp<int64_t>(integerOf(width, 4), 0, 1000)), ' '));
   MarkedText out;
   if (first && first->truth())
     out.append(blanks);
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.bytes().find('\n', begin), text.size());
     if (begin > 0 && end > begin)
-      out.append(blanks);
+      out.append(blanks), run.tick(int64_t(blanks.size() / 64));
     out.append(text.part(begin, std::min(end + 1, text.size())));
     if (out.size() > (size_t(64) << 20))
       fail("the template makes too large a text");

@@ -17,12 +17,10 @@ MarkedText::MarkedText(std::string bytes, bool isForeign) : all(std::move(bytes)
 
 MarkedText MarkedText::part(size_t begin, size_t end) const {
   MarkedText out(all.substr(begin, end - begin));
-  for (auto [b, e] : ranges) {
-    b = std::max(b, begin);
-    e = std::min(e, end);
-    if (b < e)
-      out.ranges.emplace_back(b - begin, e - begin);
-  }
+  const auto first =
+      std::upper_bound(ranges.begin(), ranges.end(), begin, [](size_t at, const Range &r) { return at < r.second; });
+  for (auto it = first; it != ranges.end() && it->first < end; ++it)
+    out.ranges.emplace_back(std::max(it->first, begin) - begin, std::min(it->second, end) - begin);
   return out;
 }
 

@@ -249,9 +249,11 @@ Value range(Run &run, const Arguments &a) {
 
 Dict dictOf(const Arguments &a) {
   Dict d;
-  if (!a.positional.empty() && a.positional[0].dict())
+  if (!a.positional.empty() && a.positional[0].dict()) {
+    d.isForeign = a.positional[0].dict()->isForeign;
     for (const auto &[name, value] : a.positional[0].dict()->items)
       d.set(name, value);
+  }
   for (const auto &[name, value] : a.named)
     d.set(name, value);
   return d;
@@ -266,7 +268,7 @@ Value timeText(Run &run, const Arguments &a) {
   const std::time_t now = run.time();
   ::localtime_r(&now, &parts);
   const size_t n = std::strftime(out, sizeof(out), format->bytes().c_str(), &parts);
-  return run.made(MarkedText(std::string(out, n)));
+  return run.made(MarkedText(std::string(out, n), !format->foreign().empty()));
 }
 
 }  // namespace
@@ -283,7 +285,7 @@ Value globalFunction(const std::string &name) {
   using A = const Arguments &;
   const Function function = llvm::StringSwitch<Function>(name)
                                 .Case("range", range)
-                                .Case("dict", [](Run &, A a) { return Value(dictOf(a)); })
+                                .Case("dict", [](Run &run, A a) { return run.made(dictOf(a)); })
                                 .Case("namespace",
                                       [](Run &, A a) {
                                         Dict d = dictOf(a);

@@ -9,12 +9,7 @@ namespace gptc::chat {
 namespace {
 
 /// Steps of a function that looks at all of a value.
-int64_t costOf(const Value &value) {
-  return int64_t(value.text()   ? value.text()->size() / 64
-                 : value.list() ? value.list()->size()
-                 : value.dict() ? value.dict()->items.size()
-                                : 0);
-}
+int64_t costOf(const Value &value) { return int64_t(value.size() / 64); }
 
 /// Of a number that is not real.
 int64_t wholeOf(const Value &value) { return value.integer() ? *value.integer() : *value.boolean() ? 1 : 0; }
@@ -33,17 +28,29 @@ void Run::tick(int64_t n) {
 }
 
 Value Run::made(MarkedText text) {
-  bytes += text.size();
-  if (bytes > limits.bytes)
-    fail(fmt::format("the template makes texts of more than {} bytes", limits.bytes));
+  count(text.size());
   tick(int64_t(text.size() / 64));
   return Value(std::move(text));
+}
+
+Value Run::made(Dict dict) {
+  for (const auto &[name, item] : dict.items)
+    count(name.size() + sizeof(Value));
+  tick(int64_t(dict.items.size()));
+  return Value(std::move(dict));
+}
+
+void Run::count(size_t more) {
+  bytes += more;
+  if (bytes > limits.bytes)
+    fail(fmt::format("the template makes texts of more than {} bytes", limits.bytes));
 }
 
 Value Run::made(List list) {
   if (int64_t(list.size()) > limits.elements)
     fail(fmt::format("a list of more than {} elements", limits.elements));
   tick(int64_t(list.size()));
+  count(list.size() * sizeof(Value));
   return Value(std::move(list));
 }
 
@@ -63,6 +70,11 @@ void Run::write(const MarkedText &text) {
   out->append(text);
 }
 
+void Run::writeValue(const Value &value) {
+  tick(costOf(value));
+  write(value.str());
+}
+
 MarkedText Run::captured(const Block &block) {
   MarkedText text;
   MarkedText *const outer = std::exchange(out, &text);
@@ -79,13 +91,14 @@ Run::Flow Run::run(const Block &block) {
 }
 
 Run::Flow Run::run(const Statement &s) {
+  const Deeper deeper(*this);
   tick();
   switch (s.kind) {
   case Statement::text:
     write(MarkedText(s.content));
     return Flow::next;
   case Statement::output:
-    write(evaluate(*s.expr).str());
+    writeValue(evaluate(*s.expr));
     return Flow::next;
   case Statement::forLoop:
     return runLoop(s);
@@ -201,6 +214,7 @@ Value Run::callMacro(const Statement &s, const Arguments &arguments) {
 // ---- expressions ----
 
 Value Run::evaluate(const Expr &e) {
+  const Deeper deeper(*this);
   tick();
   return evaluateNode(e);
 }
@@ -229,9 +243,12 @@ Value Run::evaluateNode(const Expr &e) {
   }
   case Expr::dict: {
     Dict dict;
-    for (size_t i = 0; i + 1 < e.children.size(); i += 2)
-      dict.set(evaluate(*e.children[i]).str().bytes(), evaluate(*e.children[i + 1]));
-    return Value(std::move(dict));
+    for (size_t i = 0; i + 1 < e.children.size(); i += 2) {
+      const MarkedText name = evaluate(*e.children[i]).str();
+      dict.isForeign |= !name.foreign().empty();
+      dict.set(name.bytes(), evaluate(*e.children[i + 1]));
+    }
+    return made(std::move(dict));
   }
   case Expr::unary:
     return unary(e);
@@ -333,6 +350,7 @@ Value Run::binary(const Expr &e) {
   if (e.text == "and" || e.text == "or")
     return a.truth() == (e.text == "or") ? a : evaluate(*e.children[1]);
   const Value b = evaluate(*e.children[1]);
+  tick(costOf(a) + costOf(b));
   if (e.text == "~" || (e.text == "+" && a.text() && b.text())) {
     MarkedText joined = a.str();
     joined.append(b.str());
@@ -363,6 +381,7 @@ Value Run::compared(const Expr &e) {
   Value left = evaluate(*e.children[0]);
   for (size_t i = 0; i < e.operators.size(); ++i) {
     Value right = evaluate(*e.children[i + 1]);
+    tick(costOf(left) + costOf(right));
     const std::string &op = e.operators[i];
     bool holds = false;
     if (op == "in" || op == "not in") {

@@ -13,6 +13,7 @@ struct Limits {
   size_t bytes = size_t(64) << 20;      // of all texts made
   size_t output = size_t(8) << 20;      // of the result
   int depth = 40;                       // of calls of macros in each other
+  int nesting = 1000;                   // of expressions and statements in each other, calls included
   int64_t elements = int64_t(1) << 20;  // of a list
 };
 
@@ -29,6 +30,9 @@ public:
   /// A text that the template made.
   Value made(MarkedText text);
   Value made(List list);
+  Value made(Dict dict);
+  /// Bytes that the template takes.
+  void count(size_t more);
   Value call(const Value &function, const Arguments &arguments);
   std::time_t time() const { return now; }
 
@@ -44,6 +48,7 @@ private:
   void defineMacro(const Statement &s);
   Value callMacro(const Statement &s, const Arguments &arguments);
   void write(const MarkedText &text);
+  void writeValue(const Value &value);
   MarkedText captured(const Block &block);
 
   Value evaluate(const Expr &e);
@@ -57,6 +62,15 @@ private:
   Arguments argumentsOf(const Expr &e);
   int64_t indexOf(const Expr *e, int64_t size, int64_t otherwise);
 
+  struct Deeper {
+    explicit Deeper(Run &run) : run(run) {
+      if (++run.nesting > run.limits.nesting)
+        fail("the template is nested too deeply");
+    }
+    ~Deeper() { --run.nesting; }
+    Run &run;
+  };
+
   const Limits limits;
   const std::time_t now;
   const Dict variables;
@@ -64,7 +78,7 @@ private:
   MarkedText *out = nullptr;
   int64_t steps = 0;
   size_t bytes = 0;
-  int depth = 0;
+  int depth = 0, nesting = 0;
 };
 
 /// An element of a list, a member of a dict, a character of a text; undefined if there is none.

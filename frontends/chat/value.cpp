@@ -50,6 +50,7 @@ std::string floatText(double d) {
 }
 
 constexpr int mostLevels = 100;
+constexpr size_t mostBytes = size_t(64) << 20;
 
 int sign(double a, double b) { return a < b ? -1 : a > b ? 1 : 0; }
 
@@ -82,6 +83,9 @@ const Value *Arguments::get(size_t i, llvm::StringRef name) const {
 void Value::holds(const Value &item) {
   levels = std::max(levels, item.levels + 1);
   hasNamespace |= item.hasNamespace;
+  bytes += item.bytes;
+  if (bytes > mostBytes)
+    fail(fmt::format("a value of more than {} bytes", mostBytes));
   if (levels > mostLevels)
     fail(fmt::format("a value of more than {} levels", mostLevels));
 }
@@ -92,8 +96,10 @@ Value::Value(List l) : v(std::make_shared<const List>(std::move(l))) {
 }
 
 Value::Value(Dict d) : v(std::make_shared<Dict>(std::move(d))) {
-  for (const auto &[name, item] : dict()->items)
+  for (const auto &[name, item] : dict()->items) {
+    bytes += name.size();
     holds(item);
+  }
   hasNamespace |= dict()->isNamespace;
 }
 

@@ -64,8 +64,9 @@ public:
   Value(bool b) : v(b) {}
   Value(int64_t i) : v(i) {}
   Value(double d) : v(d) {}
-  Value(MarkedText t) : v(std::make_shared<const MarkedText>(std::move(t))) {}
-  /// Fails for values deeper than a hundred levels, which would take all of the stack.
+  Value(MarkedText t) : bytes(t.size() + unit), v(std::make_shared<const MarkedText>(std::move(t))) {}
+  /// Fails for values deeper than a hundred levels, which would take all of the stack, and for those that hold more
+  /// than 64 MiB, shared parts as often as they are held.
   Value(List l);
   Value(Dict d);
   Value(Function f) : v(std::make_shared<const Function>(std::move(f))) {}
@@ -85,6 +86,9 @@ public:
   bool holdsNamespace() const { return hasNamespace; }
   const Function *function() const { return pointer<const Function>(); }
 
+  /// About what it takes to write the value out.
+  size_t size() const { return bytes; }
+
   bool truth() const;
   /// A number, of a bool too; null for what is none.
   bool isNumber() const { return boolean() || integer() || real(); }
@@ -100,6 +104,8 @@ public:
   nlohmann::ordered_json json() const;
 
 private:
+  static constexpr size_t unit = 16;
+  size_t bytes = unit;
   std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const MarkedText>, std::shared_ptr<const List>,
                std::shared_ptr<Dict>, std::shared_ptr<const Function>>
       v;

@@ -116,6 +116,16 @@ int64_t Tokenizer::encode(std::string_view text, std::vector<int32_t> &out, cons
   if (options.addSpecial && !options.continues)
     out.insert(out.end(), p.before.begin(), p.before.end());
   WordEncoder encoder(p, *cache, out);
+  // A vocabulary may have its control tokens as words, too.
+  auto encodeWords = [&](std::string_view words, Place place) {
+    const size_t before = out.size();
+    encoder.words(words, place);
+    if (options.foreign)
+      for (size_t i = before; i < out.size(); ++i)
+        if (isControl(out[i]))
+          throw UserError(ErrorCode::DataInvalid,
+                          fmt::format("{} in a text is a control token of this model", this->text(out[i])));
+  };
   int64_t found = 0;
   std::vector<Section> sections, inner;
   static const ByteRanges none;
@@ -150,7 +160,7 @@ int64_t Tokenizer::encode(std::string_view text, std::vector<int32_t> &out, cons
       if (i.token >= 0)
         out.push_back(i.token);
       else
-        encoder.words(i.text, {start && i.text.data() == rest.data(), continues});
+        encodeWords(i.text, {start && i.text.data() == rest.data(), continues});
   }
   if (options.addSpecial && !options.continued)
     out.insert(out.end(), p.after.begin(), p.after.end());

@@ -319,7 +319,10 @@ TEST_F(ServeTest, BadRequestsAreExplained) {
       {R"({"prompt": "the", "max_tokens": 1e99})", 400, "max_tokens: must be an integer"},
       {R"({"prompt": "the", "temperature": -1})", 400, "temperature: must be from 0 to 100"},
       {R"({"prompt": "the", "logprobs": 21})", 400, "logprobs: must be from 0 to 20"},
-      {R"({"prompt": "the", "n": 11})", 400, "11 samples; at most 10 are made at once"},
+      {R"({"prompt": "the", "n": 11})", 400, "n: 11 samples; at most 10 are made at once"},
+      {R"({"prompt": ["a", "a", "a"], "n": 4})", 400, "n: 12 samples; at most 10 are made at once"},
+      {R"({"prompt": "the", "stop": ")" + std::string(5000, 'a') + R"("})", 400,
+       "stop: has a text of more than 4096 bytes"},
       {R"({"prompt": "the", "stop": ["a", 1]})", 400, "stop: must be a text or an array of texts"},
       {R"({"prompt": "the", "stream": 1})", 400, "stream: must be true or false"},
       {R"({"prompt": "the", "stream_options": {}})", 400, "stream_options: needs stream"},
@@ -395,6 +398,26 @@ TEST_F(ServeTest, BadClientsDisturbNobody) {
   EXPECT_EQ(large.reply().status, 413);
   EXPECT_TRUE(compressed.send(httpText("/v1/completions", "x", "Content-Encoding: gzip\r\n")));
   EXPECT_EQ(compressed.reply().status, 415);
+  // Requests whose end is not certain, and a part of an answer.
+  auto status = [&](const std::string &head, const std::string &body) {
+    HttpConnection c(port);
+    c.send(head + "Host: localhost\r\n\r\n" + body + httpText("/nix"));
+    const int first = c.reply().status;
+    EXPECT_EQ(c.reply().status, 0) << head;
+    return first;
+  };
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\nContent-Length: 5\r\n", "abcde"), 400);
+  EXPECT_EQ(status("POST /v1/completions HTTP/1.1\r\nContent-Length: abc\r\n", ""), 400);
+  EXPECT_EQ(status("POST /v1/completions HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 2\r\n", "{}"), 400);
+  EXPECT_EQ(status("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: identity, chunked\r\n", "0\r\n\r\n"), 400);
+  EXPECT_EQ(status("POST /v1/completions HTTP/1.1\r\n", ""), 411);
+  EXPECT_EQ(status("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n", "2\r\n{}XX\r\n0\r\n\r\n"), 415);
+  HttpConnection bare(port);
+  EXPECT_TRUE(bare.send("GET /health HTTP/1.1\r\n\n"));
+  for (int i = 0; i < 100000 && bare.send("a:b\r\n"); ++i) {
+  }
+  EXPECT_EQ(bare.reply().status, 400);
+  EXPECT_EQ(ask(port, "/health", "", "Range: bytes=0-1,0-1,0-1\r\n").body, "{\"status\":\"ok\"}\n");
   EXPECT_EQ(textOf(good), expected);
   // Several requests at once in one connection are answered in order.
   HttpConnection one(port);

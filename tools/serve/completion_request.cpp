@@ -129,11 +129,13 @@ CompletionRequest readRequest(const json &object, const CompletionRequest &defau
 }
 
 std::vector<CompletionRequest> readRequests(const json &object, const CompletionRequest &defaults,
-                                            const Tokenizer &tokenizer) {
+                                            const Tokenizer &tokenizer, int64_t most) {
   const CompletionRequest common = readOptions(object, defaults);
   const json &prompt = part(object, "prompt");
   const bool isMany = prompt.is_array() && !prompt.empty() &&
                       llvm::all_of(prompt, [](const json &v) { return v.is_string() || v.is_array(); });
+  if (const double samples = double(common.n) * double(isMany ? prompt.size() : 1); samples > double(most))
+    refuse("n", fmt::format("{:.0f} samples; at most {} are made at once", samples, most));
   std::vector<CompletionRequest> out(isMany ? prompt.size() : 1, common);
   for (size_t i = 0; i < out.size(); ++i)
     readPrompt(out[i], isMany ? prompt[i] : prompt, tokenizer);
@@ -198,6 +200,8 @@ std::optional<RequestError> problemOf(const CompletionRequest &r) {
     return RequestError{"logprobs", fmt::format("must be from 0 to {}", mostLogProbs)};
   if (int64_t(r.stops.size()) > mostStops)
     return RequestError{"stop", fmt::format("has {} texts; at most {} are taken", r.stops.size(), mostStops)};
+  if (llvm::any_of(r.stops, [](const std::string &s) { return int64_t(s.size()) > mostStopBytes; }))
+    return RequestError{"stop", fmt::format("has a text of more than {} bytes", mostStopBytes)};
   if (llvm::is_contained(r.stops, std::string()))
     return RequestError{"stop", "has an empty text"};
   return std::nullopt;

@@ -26,7 +26,8 @@ struct CompletionRequest {
   int64_t controlTokens = 0;        // that stand in the prompt's text
 };
 
-constexpr int64_t mostSamples = 4096, mostStops = 16, mostLogProbs = 20, mostNewTokens = int64_t(1) << 40;
+constexpr int64_t mostSamples = 4096, mostStops = 16, mostStopBytes = 4096, mostLogProbs = 20,
+                  mostNewTokens = int64_t(1) << 40;
 
 /// A request that cannot be served. `parameter` is the member of the object at fault, or "".
 struct RequestError {
@@ -43,8 +44,9 @@ CompletionRequest readRequest(const nlohmann::json &object, const CompletionRequ
 CompletionRequest readOptions(const nlohmann::json &object, const CompletionRequest &defaults);
 
 /// The same for an object whose prompt may also be an array of texts, or of arrays of token ids: a request for each.
+/// `most`: samples of all prompts together.
 std::vector<CompletionRequest> readRequests(const nlohmann::json &object, const CompletionRequest &defaults,
-                                            const Tokenizer &tokenizer);
+                                            const Tokenizer &tokenizer, int64_t most);
 
 /// Sets the prompt to the tokens of a text, with what the tokenizer puts before it, as <s>, once. Throws what
 /// Tokenizer::encode throws.

@@ -95,6 +95,8 @@ public:
   /// False if too many choices wait already.
   bool submit(const std::shared_ptr<Job> &job);
   int64_t mostWaiting() const { return limit; }
+  /// Whether so many choices more may wait now.
+  bool hasRoom(int64_t choices) const { return waitingChoices + choices <= limit; }
 
   int64_t slots() const { return slotCount; }
   int64_t waiting() const { return waitingChoices; }

@@ -23,6 +23,9 @@ constexpr std::chrono::milliseconds patience(100);
 constexpr const char *pagePolicy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
                                    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
+/// Log-probabilities of one answer, each of which takes some hundred bytes.
+constexpr double mostScores = 1 << 20;
+
 std::string dumped(const ordered_json &object) { return object.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 uint64_t randomBits() {
@@ -141,9 +144,9 @@ HttpAnswer OpenAiApi::answer(const HttpRequest &request, HttpClient &client) {
 
 void OpenAiApi::requireLocal(const HttpRequest &request) const {
   // A page of the web whose name was made to lead here must not be answered (DNS rebinding).
-  const bool isLocal = llvm::StringSwitch<bool>(nameOfHost(request.host))
-                           .CasesLower("", "localhost", "127.0.0.1", "[::1]", true)
-                           .Default(false);
+  const llvm::StringRef host = nameOfHost(request.host);
+  const bool isLocal = llvm::StringSwitch<bool>(host).CasesLower("", "localhost", "[::1]", true).Default(false) ||
+                       (host.starts_with("127.") && host.find_first_not_of("0123456789.") == llvm::StringRef::npos);
   if (options.onlyLocal && !isLocal)
     throw Refusal{.status = 403,
                   .message = "only requests to localhost are answered; gptrun serve --host opens it to others"};
@@ -215,6 +218,7 @@ void takeCommonMembers(json &object, bool &stream, bool &withUsage) {
 
 void OpenAiApi::requireServable(const std::vector<CompletionRequest> &requests) const {
   int64_t choices = 0;
+  double scores = 0;
   for (const CompletionRequest &r : requests) {
     if (const std::optional<RequestError> problem = promptProblem(r, options.limits))
       throw *problem;
@@ -224,9 +228,17 @@ void OpenAiApi::requireServable(const std::vector<CompletionRequest> &requests) 
                     .parameter = "prompt",
                     .code = "context_length_exceeded"};
     choices += r.n;
+    const int64_t room = options.limits.context + 1 - int64_t(r.prompt.size()),
+                  made = std::min(r.options.maxTokens, room);
+    if (r.logProbs)
+      scores += double(r.n) * double(made + (r.echo ? int64_t(r.prompt.size()) : 0)) * double(1 + *r.logProbs);
   }
-  if (choices > engine.mostWaiting())
-    throw Refusal{.message = fmt::format("{} samples; at most {} are made at once", choices, engine.mostWaiting())};
+  if (scores > mostScores)
+    throw Refusal{
+        .message = fmt::format("up to {:.0f} log-probabilities; at most {:.0f} are given at once", scores, mostScores),
+        .parameter = "logprobs"};
+  if (!engine.hasRoom(choices))
+    throw Refusal{.status = 503, .message = "too many requests wait already", .code = "overloaded"};
 }
 
 HttpAnswer OpenAiApi::complete(const HttpRequest &request, HttpClient &client, const Form &form) {
@@ -251,15 +263,17 @@ HttpAnswer OpenAiApi::complete(const HttpRequest &request, HttpClient &client, c
   if (object.contains("id"))
     throw RequestError{"id", "unknown"};
   CompletionRequest defaults = options.defaults;
-  defaults.options.seed = randomBits();
   if (form.isChat)
     defaults.options.maxTokens = options.limits.context;
   const Tokenizer own(tokenizer);  // each thread has one
   std::vector<CompletionRequest> requests;
   if (form.isChat)
-    requests = {conversations.read(object, defaults, own)};
+    requests.push_back(conversations.read(object, defaults, own));
   else
-    requests = readRequests(object, defaults, own);
+    requests = readRequests(object, defaults, own, engine.mostWaiting());
+  if (part(object, "seed").is_null())  // else equal prompts had equal samples
+    for (CompletionRequest &r : requests)
+      r.options.seed = randomBits();
   requireServable(requests);
   const bool scores = requests[0].logProbs.has_value();
   const auto job =

@@ -77,10 +77,15 @@ TEST(Chat, WhatComesFromOutsideStaysKnown) {
   EXPECT_EQ(marked("{% for c in m.role %}{{ c }}.{% endfor %}", v), "[u].[s].[e].[r].");
   EXPECT_EQ(marked("{{ m.content|indent(2) }}", v), "[  One two\n]  [three  ]");
   EXPECT_EQ(marked("{{ bos_token }}{{ m.role }}", v), "<s>[user]");
+  EXPECT_EQ(marked("{% for k in {m.role: 1} %}{{ k }}{% endfor %}", v), "[user]");
+  EXPECT_EQ(marked("{% for k in dict(m) %}{{ k }}{% endfor %}", v), "[rolecontentk]");
+  EXPECT_EQ(marked("{{ strftime_now(m.role) }}{{ 'a\\nb'|indent(m.role) }}", v), "[user]a\n[user]b");
 }
 
 TEST(Chat, HostileTemplatesAreBounded) {
-  const ordered_json v = {{"content", std::string(100000, 'a')}};
+  ordered_json v = {{"content", std::string(100000, 'a')}, {"big", ordered_json::object()}};
+  for (int i = 0; i < 5000; ++i)
+    v["big"][std::string(100, 'k') + std::to_string(i)] = i;
   auto fails = [&](const std::string &source, const std::string &why) {
     const std::string got = rendered(source, v);
     EXPECT_NE(got.find(why), std::string::npos) << source.substr(0, 100) << "\n" << got.substr(0, 200);
@@ -95,7 +100,19 @@ TEST(Chat, HostileTemplatesAreBounded) {
         "more than");
   fails("{% set ns = namespace(x=1) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}{% endfor %}", "levels");
   fails("{% set ns = namespace() %}{% set ns.x = [ns] %}", "a namespace in a namespace");
-  fails("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "macros call each other too deeply");
+  fails("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "too deeply");
+  std::string long480;
+  for (int i = 0; i < 480; ++i)
+    long480 += " ~ ''";
+  fails("{% macro f() %}{{ f()" + long480 + " }}{% endmacro %}{{ f() }}", "nested too deeply");
+  const std::string doubled =
+      "{% set ns = namespace(a=[1]) %}{% for i in range(40) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}";
+  fails(doubled + "{{ ns.a }}", "a value of more than");
+  fails("{% set ns = namespace(l=[content]) %}{% for i in range(18) %}{% set ns.l = ns.l + ns.l %}{% endfor %}{{ "
+        "ns.l|string }}",
+        "a value of more than");
+  fails("{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = ns.l + [dict(big)] %}{% endfor %}",
+        "more than");
   fails("{% for i in range(1000000) %}{{ content[99999] }}{% endfor %}", "steps");
   fails("{% for i in range(1000000) %}{{ content|length }}{% endfor %}", "steps");
   fails("{% for i in range(1000000) %}{% if 'b' in content %}{% endif %}{% endfor %}", "steps");
@@ -126,6 +143,18 @@ TEST(Chat, HostileTemplatesAreBounded) {
   fails("{{ (-9223372036854775807 - 1) // -1 }}", "beyond 64 bits");
   EXPECT_EQ(rendered("{{ (-9223372036854775807 - 1) % -1 }} {{ 7 // -1 }}", v), "0 -7");
   EXPECT_EQ(rendered("{{ strftime_now('%Y') }}", v), "2001");
+}
+
+/// Thousands of foreign ranges cost as much as their bytes.
+TEST(Chat, ManyRangesAreFast) {
+  std::string lines;
+  for (int i = 0; i < 500000; ++i)
+    lines += "a\r\n\n";
+  MarkedText text;
+  const std::string out =
+      rendered("{{ m|replace('\\r\\n', '\\n')|replace('\\n\\n', '\\n') }}", ordered_json{{"m", lines}}, &text);
+  EXPECT_EQ(out.size(), 1000000u);
+  EXPECT_EQ(text.foreign().size(), 500000u);
 }
 
 /// Templates with bytes changed neither crash nor run for ever.

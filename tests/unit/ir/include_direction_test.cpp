@@ -119,20 +119,10 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
           "runtime/cuda", "runtime/data", "runtime/checkpoint"}},
     };
     // The tools see everything but how ops, kernels and recipes are made, and of each other what follows.
-    Rooms seen = {"support",
-                  "support/gguf",
-                  "ir",
-                  "ir/kernel",
-                  "passes",
-                  "passes/analysis",
-                  "codegen",
-                  "codegen/cpu",
-                  "codegen/cuda",
-                  "codegen/tuner",
-                  "frontends",
-                  "frontends/chat",
-                  "frontends/gguf",
-                  "frontends/tokenizer"};
+    Rooms seen = {"support",        "support/gguf",       "ir",        "ir/kernel",
+                  "passes",         "passes/analysis",    "codegen",   "codegen/cpu",
+                  "codegen/cuda",   "codegen/tuner",      "frontends", "frontends/chat",
+                  "frontends/gguf", "frontends/tokenizer"};
     for (const auto &[room, sees] : table)
       if (room.rfind("runtime/", 0) == 0)
         seen.push_back(room);

@@ -44,26 +44,18 @@ public:
 
   /// Waits for a request. False if none comes.
   bool await() {
-    {
-      const std::lock_guard lock(mutex);
-      phase = Phase::idle;
-    }
+    phase = Phase::idle;
     deadline = after(options.idle);
     budget = mostHeaders;
     lineLength = 0;
     if (from == till && !fill())
       return false;
-    const std::lock_guard lock(mutex);
     phase = Phase::headers;
     deadline = after(options.headers);
     return true;
   }
-  /// Wakes await(), from another thread.
-  void endIfIdle() {
-    const std::lock_guard lock(mutex);
-    if (phase == Phase::idle)
-      ::shutdown(fd, SHUT_RD);
-  }
+  /// No more is read: wakes await(), from another thread, and ends a request that is not complete.
+  void endReading() { ::shutdown(fd, SHUT_RD); }
   /// Ends the sending and waits so long for the client to do so: to close with bytes unread would take back the answer.
   void close(double lingering = 1) {
     ::shutdown(fd, SHUT_WR);
@@ -91,19 +83,16 @@ public:
     std::copy_n(buffer + from, size, to);
     from += size;
     budget -= size;
-    if (phase == Phase::headers && *to == '\n' && std::exchange(lineLength, 0) == 0)
-      beginBody();
-    else if (*to != '\r' && *to != '\n')
-      ++lineLength;
+    if (phase == Phase::headers)
+      countHeader(*to);
     return ssize_t(size);
   }
   ssize_t write(const char *data, size_t size) override {
-    const Clock::time_point end = after(options.write);
     for (size_t done = 0; done < size;) {
       const ssize_t n = ::send(fd, data + done, size - done, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (n > 0)
         done += size_t(n);
-      else if ((errno != EAGAIN && errno != EINTR) || !awaitEvents(fd, POLLOUT, end))
+      else if ((errno != EAGAIN && errno != EINTR) || !awaitEvents(fd, POLLOUT, after(options.write)))
         return -1;
     }
     return ssize_t(size);
@@ -120,8 +109,14 @@ private:
   enum class Phase { idle, headers, body };
   static constexpr size_t mostHeaders = 64 << 10, mostFraming = 64 << 10;
 
+  /// For cpp-httplib headers end with a line of CR and LF alone.
+  void countHeader(char c) {
+    if (c == '\n' && lineLength == 1 && last == '\r')
+      beginBody();
+    lineLength = c == '\n' ? 0 : lineLength + 1;
+    last = c;
+  }
   void beginBody() {
-    const std::lock_guard lock(mutex);
     phase = Phase::body;
     budget = options.mostBody + mostFraming;
     deadline = after(options.body);
@@ -150,10 +145,10 @@ private:
 
   const int fd;
   const HttpOptions &options;
-  std::mutex mutex;  // of `phase`, between its thread and that which stops the server
   Phase phase = Phase::idle;
   Clock::time_point deadline;
   size_t budget = 0, lineLength = 0;  // bytes that may still come; those of the header line so far
+  char last = 0;                      // of these
   char buffer[1 << 12];
   size_t from = 0, till = 0;  // of the buffer, what is not read yet
 };
@@ -226,10 +221,13 @@ public:
         [this](const httplib::Request &q, httplib::Response &r) { return tooLarge(q) ? r.status = 413 : 100; });
     // Before the body is read. One that is compressed could become any size.
     set_pre_routing_handler([](const httplib::Request &q, httplib::Response &r) {
-      if (!q.has_header("Content-Encoding"))
-        return HandlerResponse::Unhandled;
-      r.status = 415;
-      return HandlerResponse::Handled;
+      r.status = q.has_header("Content-Encoding") ? 415 : problemOfFraming(q);
+      if (r.status)
+        return HandlerResponse::Handled;
+      r.status = -1;
+      // Of a body in chunks, cpp-httplib may leave a rest that is no request.
+      current->mustClose |= q.has_header("Transfer-Encoding");
+      return HandlerResponse::Unhandled;
     });
     set_error_handler(HandlerWithResponse([this](const httplib::Request &q, httplib::Response &r) {
       if (!r.body.empty())
@@ -243,6 +241,7 @@ public:
       return HandlerResponse::Handled;
     }));
     set_exception_handler([this](const httplib::Request &q, httplib::Response &r, const std::exception_ptr &) {
+      current->mustClose = true;
       give(options.refuse(500, "the server failed at this request"), q, r);
     });
     if (options.log)
@@ -274,7 +273,7 @@ public:
     httplib::Server::stop();
     const std::lock_guard lock(mutex);
     for (Connection *c : connections)
-      c->endIfIdle();
+      c->endReading();
   }
 
 private:
@@ -285,9 +284,14 @@ private:
       refuseOneTooMany(c);
     } else {
       enter(c);
-      for (bool isLast = false; !isLast && !c.mustClose && c.await();)
-        if (!process_request(c, isStopping, isLast, nullptr) || isStopping)
-          break;
+      try {
+        // Ranges are for files; cpp-httplib would cut them out of any answer.
+        const auto withoutRanges = [](httplib::Request &q) { q.ranges.clear(); };
+        for (bool isLast = false; !isLast && !c.mustClose && c.await();)
+          if (!process_request(c, isStopping, isLast, withoutRanges) || isStopping)
+            break;
+      } catch (...) {  // as for want of memory: this connection ends
+      }
       leave(c);
     }
     current = nullptr;
@@ -298,7 +302,7 @@ private:
     const std::lock_guard lock(mutex);
     connections.insert(&c);
     if (isStopping)
-      c.endIfIdle();
+      c.endReading();
   }
   void leave(Connection &c) {
     const std::lock_guard lock(mutex);
@@ -338,10 +342,28 @@ private:
       return r.set_content(a.body, a.type);
     }
     r.set_chunked_content_provider(a.type, [stream = std::move(a.stream)](size_t, httplib::DataSink &sink) {
-      stream([&](std::string_view piece) { return piece.empty() || sink.write(piece.data(), piece.size()); });
+      try {
+        stream([&](std::string_view piece) { return piece.empty() || sink.write(piece.data(), piece.size()); });
+      } catch (...) {
+        return false;
+      }
       sink.done();
       return true;
     });
+  }
+  /// The status for a request of which it is not certain where it ends; 0 if it is.
+  static int problemOfFraming(const httplib::Request &q) {
+    const size_t lengths = q.get_header_value_count("Content-Length"),
+                 encodings = q.get_header_value_count("Transfer-Encoding");
+    const std::string length = q.get_header_value("Content-Length");
+    const bool isPlain = length.size() < 16 &&
+                         std::all_of(length.begin(), length.end(), [](unsigned char c) { return std::isdigit(c); });
+    if (lengths + encodings > 1 || !isPlain || (lengths == 1 && length.empty()) ||
+        (encodings == 1 && q.get_header_value("Transfer-Encoding") != "chunked"))
+      return 400;
+    if (q.method == "GET" || q.method == "HEAD")
+      return encodings > 0 || (lengths > 0 && length != "0") ? 400 : 0;
+    return lengths + encodings == 0 ? 411 : 0;
   }
   bool tooLarge(const httplib::Request &q) const {
     return q.has_header("Content-Length") && q.get_header_value<uint64_t>("Content-Length") > options.mostBody;
@@ -356,6 +378,8 @@ private:
       return "there is no " + q.path.substr(0, 200);
     case 405:
       return q.path + " does not take " + q.method;
+    case 411:
+      return "a body needs a Content-Length";
     case 413:
       return "the body is larger than " + std::to_string(options.mostBody >> 10) + " KiB";
     case 414:
