@@ -25,7 +25,6 @@ public:
 
   MarkedText part(size_t begin, size_t end) const;
   void append(const MarkedText &other);
-  void append(std::string_view own) { all += own; }
   /// Pieces of it, in order, by a function: each foreign range, and what stands between them.
   MarkedText mapped(const std::function<std::string(std::string_view)> &piece) const;
 

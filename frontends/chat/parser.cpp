@@ -40,6 +40,16 @@ private:
     if (!takeSymbol(s))
       wrong(fmt::format("expected {}, and there is {}", s.str(), shown(peek())));
   }
+  /// What stands up to `close`, with commas between, and perhaps behind the last.
+  template <class Element> void elements(const char *close, Element element) {
+    for (bool isFirst = true; !takeSymbol(close); isFirst = false) {
+      if (!isFirst)
+        expectSymbol(",");
+      if (takeSymbol(close))
+        return;
+      element();
+    }
+  }
   void expectEndOfTag() {
     if (peek().kind != Token::endTag)
       wrong(fmt::format("expected the end of the tag, and there is {}", shown(peek())));
@@ -219,14 +229,10 @@ private:
     auto s = make(Statement::macro);
     s->content = expectName();
     expectSymbol("(");
-    while (!takeSymbol(")")) {
-      if (!s->targets.empty())
-        expectSymbol(",");
-      if (takeSymbol(")"))
-        break;
+    elements(")", [&] {
       s->targets.push_back(expectName());
       s->defaults.push_back(takeSymbol("=") ? condition() : nullptr);
-    }
+    });
     expectEndOfTag();
     const int outer = std::exchange(loops, 0);
     s->body = block({});
@@ -298,18 +304,17 @@ private:
   }
 
   ExprPtr either() {
-    ExprPtr e = both();
-    while (takeName("or")) {
-      ExprPtr all = node(Expr::binary, "or");
-      e = over(std::move(all), std::move(e), both());
-    }
-    return e;
+    return words("or", [&] { return both(); });
   }
   ExprPtr both() {
-    ExprPtr e = negation();
-    while (takeName("and")) {
-      ExprPtr all = node(Expr::binary, "and");
-      e = over(std::move(all), std::move(e), negation());
+    return words("and", [&] { return negation(); });
+  }
+  /// Operands with this word between them, from the left.
+  template <class Operand> ExprPtr words(const char *word, Operand operand) {
+    ExprPtr e = operand();
+    while (takeName(word)) {
+      ExprPtr all = node(Expr::binary, word);
+      e = over(std::move(all), std::move(e), operand());
     }
     return e;
   }
@@ -418,26 +423,16 @@ private:
       return inBrackets();
     if (takeSymbol("[")) {
       e->kind = Expr::list;
-      while (!takeSymbol("]")) {
-        if (!e->children.empty())
-          expectSymbol(",");
-        if (takeSymbol("]"))
-          break;
-        e->children.push_back(condition());
-      }
+      elements("]", [&] { e->children.push_back(condition()); });
       return grown(std::move(e));
     }
     if (takeSymbol("{")) {
       e->kind = Expr::dict;
-      while (!takeSymbol("}")) {
-        if (!e->children.empty())
-          expectSymbol(",");
-        if (takeSymbol("}"))
-          break;
+      elements("}", [&] {
         e->children.push_back(condition());
         expectSymbol(":");
         e->children.push_back(condition());
-      }
+      });
       return grown(std::move(e));
     }
     wrong(fmt::format("expected an expression, and there is {}", shown(peek())));
@@ -513,11 +508,7 @@ private:
 
   void arguments(Expr &call) {
     expectSymbol("(");
-    for (bool isFirst = true; !takeSymbol(")"); isFirst = false) {
-      if (!isFirst)
-        expectSymbol(",");
-      if (takeSymbol(")"))
-        return;
+    elements(")", [&] {
       if (isSymbol("*") || isSymbol("**"))
         wrong("* before an argument is not known here");
       if (peek().kind == Token::name && isSymbol("=", 1)) {
@@ -527,7 +518,7 @@ private:
       } else {
         call.children.push_back(condition());
       }
-    }
+    });
   }
 
   ExprPtr filters(ExprPtr e) {

@@ -12,7 +12,6 @@ struct Limits {
   int64_t steps = 4'000'000;            // expressions evaluated, and 64 bytes or elements of what they make
   size_t bytes = size_t(64) << 20;      // of all texts made
   size_t output = size_t(8) << 20;      // of the result
-  int depth = 40;                       // of calls of macros in each other
   int nesting = 1000;                   // of expressions and statements in each other, calls included
   int64_t elements = int64_t(1) << 20;  // of a list
 };
@@ -78,7 +77,7 @@ private:
   MarkedText *out = nullptr;
   int64_t steps = 0;
   size_t bytes = 0;
-  int depth = 0, nesting = 0;
+  int nesting = 0;
 };
 
 /// An element of a list, a member of a dict, a character of a text; undefined if there is none.

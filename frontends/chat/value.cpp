@@ -236,30 +236,4 @@ int Value::compare(const Value &other) const {
   fail(fmt::format("{} and {} have no order", typeName(), other.typeName()));
 }
 
-Json Value::json() const {
-  if (const bool *b = boolean())
-    return *b;
-  if (const int64_t *i = integer())
-    return *i;
-  if (const double *d = real())
-    return *d;
-  if (const MarkedText *t = text())
-    return t->bytes();
-  if (isNone())
-    return nullptr;
-  if (const List *l = list()) {
-    Json out = Json::array();
-    for (const Value &item : *l)
-      out.push_back(item.json());
-    return out;
-  }
-  if (const Dict *d = dict()) {
-    Json out = Json::object();
-    for (const auto &[name, item] : d->items)
-      out[name] = item.json();
-    return out;
-  }
-  fail(fmt::format("{} cannot be written as JSON", typeName()));
-}
-
 }  // namespace gptc::chat

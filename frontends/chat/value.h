@@ -101,7 +101,6 @@ public:
   bool operator==(const Value &other) const;
   /// Negative, 0 or positive. Fails for types that have no order.
   int compare(const Value &other) const;
-  nlohmann::ordered_json json() const;
 
 private:
   static constexpr size_t unit = 16;

@@ -26,16 +26,7 @@ struct Trained {
     std::string text;
     for (int i = 0; i < 300; ++i)
       text += "the cat sat on the mats.\nit was a fat cat. ";
-    writeFile(w.path("text.txt"), text);
-    const Result prepared =
-        w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "char", "--out", w.path("data")});
-    EXPECT_EQ(prepared.code, 0) << prepared.output;
-    std::string file = readFile(w.modelFile());
-    file = std::regex_replace(file, std::regex("vocab_size = 64\n"), "");
-    file = std::regex_replace(file, std::regex("train = \"train.bin\""),
-                              "train = \"data/train.bin\"\ntokenizer = \"data/tokenizer.json\"");
-    file = std::regex_replace(file, std::regex("val = \"val.bin\""), "val = \"data/val.bin\"");
-    writeFile(w.modelFile(), file);
+    w.useText(text);
     writeFile(
         w.path("data/tokenizer_config.json"),
         json{{"chat_template", "{% for m in messages %}{{ 'the ' if m.role == 'user' else 'it ' }}{{ m.content }}.\n"

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <sstream>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -141,6 +142,20 @@ Workplace::~Workplace() {
   std::error_code e;
   if (!::testing::Test::HasFailure())
     fs::remove_all(dir, e);
+}
+
+void Workplace::useText(const std::string &text, const std::vector<std::string> &more) {
+  writeFile(path("text.txt"), text);
+  std::vector<std::string> args = {"data", "prepare", path("text.txt"), "--tokenizer", "char", "--out", path("data")};
+  args.insert(args.end(), more.begin(), more.end());
+  const Result prepared = gptc(args);
+  EXPECT_EQ(prepared.code, 0) << prepared.output;
+  std::string file = readFile(modelFile());
+  file = std::regex_replace(file, std::regex("vocab_size = 64\n"), "");
+  file = std::regex_replace(file, std::regex("train = \"train.bin\""),
+                            "train = \"data/train.bin\"\ntokenizer = \"data/tokenizer.json\"");
+  file = std::regex_replace(file, std::regex("val = \"val.bin\""), "val = \"data/val.bin\"");
+  writeFile(modelFile(), file);
 }
 
 Process Workplace::start(const std::string &program, std::vector<std::string> args,

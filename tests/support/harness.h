@@ -53,6 +53,8 @@ public:
 
   /// Compiles the tiny model with more settings ("train.steps=5") into path(name). A failure fails the test.
   std::string compile(const std::string &name, const std::vector<std::string> &settings = {});
+  /// Lets the tiny model learn a text, by its characters. `more`: options of `gptc data prepare`.
+  void useText(const std::string &text, const std::vector<std::string> &more = {});
   /// Path of the tiny model's file.
   std::string modelFile() const { return path("tiny.toml"); }
 

@@ -16,8 +16,7 @@ namespace gptc {
 struct HttpRequest {
   std::string method, path;
   std::string body;  // whole
-  std::string version, host, contentType, authorization;
-  std::string client;  // its address and port
+  std::string host, contentType, authorization;
 };
 
 /// Sends a piece of an answer's body. False if the client has gone, or does not take it in time.

@@ -1,7 +1,6 @@
 #include "tools/serve/openai_api.h"
 
 #include "support/diagnostics.h"
-#include "support/files.h"
 #include "tools/serve/page_text.h"
 
 #include "llvm/ADT/STLExtras.h"

@@ -100,7 +100,7 @@ TEST(Chat, HostileTemplatesAreBounded) {
         "more than");
   fails("{% set ns = namespace(x=1) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}{% endfor %}", "levels");
   fails("{% set ns = namespace() %}{% set ns.x = [ns] %}", "a namespace in a namespace");
-  fails("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "too deeply");
+  fails("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nested too deeply");
   std::string long480;
   for (int i = 0; i < 480; ++i)
     long480 += " ~ ''";

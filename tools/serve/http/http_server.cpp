@@ -322,11 +322,9 @@ private:
     return {.method = q.method,
             .path = q.path,
             .body = q.body,
-            .version = q.version,
             .host = q.get_header_value("Host"),
             .contentType = q.get_header_value("Content-Type"),
-            .authorization = q.get_header_value("Authorization"),
-            .client = q.remote_addr + ":" + std::to_string(q.remote_port)};
+            .authorization = q.get_header_value("Authorization")};
   }
   static void give(HttpAnswer a, const httplib::Request &q, httplib::Response &r) {
     r.status = a.status;
