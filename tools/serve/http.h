@@ -54,7 +54,7 @@ struct HttpOptions {
   /// for people.
   std::function<HttpAnswer(int status, const std::string &message)> refuse;
   /// After each answer.
-  std::function<void(const HttpRequest &, int status)> log;
+  std::function<void(const std::string &path, int status)> log;
 };
 
 class HttpServer {

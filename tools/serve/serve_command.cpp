@@ -130,7 +130,7 @@ void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &to
        .routes = OpenAiApi::routes(),
        .handler = [&](const HttpRequest &request, HttpClient &client) { return api.answer(request, client); },
        .refuse = [&](int status, const std::string &message) { return api.refuse(status, message); },
-       .log = [&](const HttpRequest &request, int status) { api.log(request, status); }});
+       .log = [&](const std::string &path, int status) { api.log(path, status); }});
   const bool isV6 = llvm::StringRef(command.host).contains(':');
   fmt::print("serving {} at http://{}{}{}:{} with {} slots of {} tokens\n", command.modelName, isV6 ? "[" : "",
              command.host, isV6 ? "]" : "", server->port(), engine.slots(), command.limits.context);

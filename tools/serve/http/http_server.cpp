@@ -245,8 +245,7 @@ public:
       give(options.refuse(500, "the server failed at this request"), q, r);
     });
     if (options.log)
-      set_logger(
-          [this](const httplib::Request &q, const httplib::Response &r) { options.log(requestOf(q), r.status); });
+      set_logger([this](const httplib::Request &q, const httplib::Response &r) { options.log(q.path, r.status); });
   }
 
   bool bind(std::string &why) {
