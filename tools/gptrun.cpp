@@ -22,11 +22,13 @@
 #include "runtime/tuning/cache_secret.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
+#include "support/gguf/gguf_file.h"
 #include "support/stderr.h"
 #include "support/words.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/main_guard.h"
 #include "tools/compiler/compile.h"
+#include "tools/compiler/imported_model.h"
 #include "tools/compiler/inference.h"
 #include "tools/estimate/run_log.h"
 #include "tools/planner/cache_dir.h"
@@ -82,8 +84,7 @@ struct Options {
   bool profile = false, check = false, agent = false, allowChangedData = false;
   SampleCommand sample;
   ServeCommand serve;
-  int64_t logProbs = -1;  // not given
-  int64_t slots = 0;      // 0: as many as suit
+  RunAs as;  // a model of another program
 };
 
 void warn(const std::string &text) { printError("warning: {}\n", text); }
@@ -125,6 +126,12 @@ void requireFolder(const Options &o, const Plan &plan) {
 }
 
 Plan planOf(const Options &o, bool trains = false) {
+  if (isImportable(o.plan))
+    throw UserError(
+        ErrorCode::Usage, fmt::format("{} is a model, not a plan", o.plan),
+        fmt::format(
+            "`gptc import {}`, then `gptc compile model.toml`; `gptrun sample` and `gptrun serve` take it as it is",
+            o.plan));
   Plan plan = loadPlan(o.plan, cacheSecret(defaultCacheDir()));
   if (trains && plan.run.trainData.empty())  // a plan from a .gir names none
     throw UserError(ErrorCode::FileMissing, "the plan names no training data",
@@ -512,12 +519,12 @@ Plan withSlots(Plan plan, int64_t slots) {
 
 int64_t slotsOfSample(const Options &o, const Plan &plan) {
   const bool many = !o.sample.prompts.empty() || o.sample.defaults.n > 1;
-  if (plan.model.empty() && (o.slots > 1 || o.sample.beams > 1))
+  if (plan.model.empty() && (o.sample.slots > 1 || o.sample.beams > 1))
     throw UserError(
         ErrorCode::NotBuiltYet,
         "the plan was compiled from a module: it continues one sample at a time, and has no --slots or --beams",
         "leave them out, or compile a model.toml");
-  return o.sample.beams ? o.sample.beams : o.slots ? o.slots : many ? 8 : 1 + o.sample.generator.guesses;
+  return o.sample.beams ? o.sample.beams : o.sample.slots ? o.sample.slots : many ? 8 : 1 + o.sample.generator.guesses;
 }
 
 /// A plan that continues texts, and what it takes.
@@ -529,8 +536,29 @@ struct Continuing {
   PromptLimits limits;
 };
 
-Continuing openForTexts(const Options &o) {
-  Plan plan = planOf(o);
+/// The plan, or one for a model of another program, whose weights are then o.checkpoint.
+Plan planForTexts(Options &o) {
+  if (!isImportable(o.plan)) {
+    for (const auto &[option, given] :
+         {std::pair{"--context", o.as.context > 0}, {"--precision", !o.as.precision.empty()}})
+      if (given)
+        throw UserError(ErrorCode::Usage,
+                        fmt::format("{} is for a Hugging Face folder or a GGUF file: a plan has its own", option),
+                        "leave it out, or compile the plan again");
+    return planOf(o);
+  }
+  if (o.checkpoint || !o.outDir.empty())
+    throw UserError(ErrorCode::Usage, fmt::format("{} has weights, and no run with others", o.plan),
+                    "leave out --checkpoint and --out-dir, or import the model and compile a plan");
+  Plan plan = planOfModel(importedModel(o.plan), o.as);
+  printError("note: {} with a context of {} tokens (--precision, --context)\n",
+             nameOf(fact<&PrecisionFacts::compute>(*plan.planned)), fact<&ModelFacts::blockSize>(*plan.planned));
+  o.checkpoint = o.plan;
+  return plan;
+}
+
+Continuing openForTexts(Options &o) {
+  Plan plan = planForTexts(o);
   requireGenerator(*plan.planned);
   const std::string file = plan.run.tokenizer;
   if (file.empty())
@@ -558,8 +586,8 @@ void runSample(Options o) {
   CompletionRequest &defaults = command.defaults;
   if (!command.jsonl)
     defaults.echo = true;
-  if (o.logProbs >= 0)
-    defaults.logProbs = o.logProbs;
+  if (command.logProbs >= 0)
+    defaults.logProbs = command.logProbs;
   if (const auto problem = problemOf(defaults)) {
     std::string option = "--" + problem->parameter;
     std::replace(option.begin(), option.end(), '_', '-');
@@ -586,11 +614,12 @@ void runServe(Options o) {
   command.limits = c.limits;
   command.generator.copiesPrefixes = !c.plan.target.isCuda();
   if (command.modelName.empty())
-    command.modelName = std::filesystem::path(absolutePath(o.plan)).filename();
+    command.modelName =
+        isGguf(o.plan) ? std::filesystem::path(o.plan).stem() : std::filesystem::path(absolutePath(o.plan)).filename();
   CompletionRequest defaults;
   defaults.options.maxTokens = 16;  // as OpenAI's; so is the temperature
   defaults.options.temperature = 1;
-  Session session(withSlots(std::move(c.plan), o.slots ? o.slots : 8), defaultCacheDir(), o.threads);
+  Session session(withSlots(std::move(c.plan), command.slots), defaultCacheDir(), o.threads);
   loadForTexts(c, session, defaults);
   serve(session.executor, c.tokenizer, c.tokens, command, defaults);
 }
@@ -619,72 +648,15 @@ void runEval(const Options &o) {
              std::exp(loss), o.data.empty() ? "" : o.data + ", ", from, seconds);
 }
 
-template <typename T> std::string withDefault(const char *text, const T &value) {
-  return fmt::format("{}; default: {}", text, value);
-}
-
-void addSampleOptions(Command sample, Options &o) {
-  CompletionRequest &r = o.sample.defaults;
-  const Option prompt = sample.option("--prompt", o.sample.prompt, "text to continue; default: the end of a line");
-  sample.option("--prompts", o.sample.prompts, "continue a prompt from every line of a file; -: of standard input")
-      .type("FILE")
-      .excludes(prompt);
-  const Option jsonl =
-      sample.flag("--jsonl", o.sample.jsonl,
-                  "JSON lines: prompts are objects with a prompt and any of id, n, max_tokens, temperature, top_k, "
-                  "top_p, min_p, repetition_penalty, seed, stop, logprobs, echo, ignore_eos; results are objects");
-  sample.flag("--parse-special", r.parseSpecial, "control tokens in a prompt become their tokens");
-  const Option beams =
-      sample
-          .option("--beams", o.sample.beams,
-                  "beam search: follow so many of the likeliest sequences; --n of them are the results; default: none")
-          .within(int64_t(1), int64_t(256));
-  sample
-      .option("--length-penalty", o.sample.lengthPenalty,
-              withDefault("beams are ordered by their log-probability / length^this", o.sample.lengthPenalty))
-      .within(-10.0, 10.0)
-      .needs(beams);
-  sample.option("--n", r.n, withDefault("samples of each prompt", r.n));
-  sample.option("--max-tokens", r.options.maxTokens, withDefault("tokens to generate", r.options.maxTokens));
-  const Option choice[] = {
-      sample.option("--temperature", r.options.temperature,
-                    withDefault("0: always the likeliest token", r.options.temperature)),
-      sample.option("--top-k", r.options.topK, withDefault("choose among the k likeliest; 0: all", r.options.topK)),
-      sample.option("--top-p", r.options.topP,
-                    withDefault("choose among the likeliest that together reach this probability", r.options.topP)),
-      sample.option("--min-p", r.options.minP,
-                    withDefault("leave out what is less likely than this part of the likeliest", r.options.minP)),
-      sample.option("--repetition-penalty", r.options.repetitionPenalty,
-                    withDefault("above 1: what occurred becomes less likely", r.options.repetitionPenalty)),
-      sample.option("--seed", r.options.seed, withDefault("seed of the choice", r.options.seed))};
-  for (Option o : choice)
-    o.excludes(beams);
-  sample.option("--stop", r.stops, "a sample ends before this text; may be given several times").repeated();
-  sample.flag("--ignore-eos", r.ignoreEnd, "go on after the token that ends a text");
-  sample.option("--logprobs", o.logProbs, "log-probability of each token, and of so many of the likeliest beside it")
-      .within(int64_t(0), mostLogProbs)
-      .needs(jsonl);
-  sample.flag("--echo", r.echo, "results begin with the prompt, as they do without --jsonl").needs(jsonl);
-  sample
-      .option("--slots", o.slots,
-              "samples that are continued at once, on CPUs with the same results; default: 8 for many, 1 for one")
-      .within(int64_t(1), int64_t(1024))
-      .excludes(beams);
-  sample
-      .option("--lookup", o.sample.generator.guesses,
-              withDefault("guess up to so many tokens by what stood before, where slots are free: on CPUs the same "
-                          "results, sooner where a text repeats itself",
-                          o.sample.generator.guesses))
-      .within(int64_t(0), int64_t(64))
-      .excludes(beams);
-  sample.flag("--time", o.sample.time, "say at the end how many tokens came in a second").excludes(beams);
-}
-
 int run(int argc, char **argv) {
   Options o;
   CommandLine app("gptrun", "gptrun: trains, samples and evaluates a plan made by `gptc compile`");
-  auto common = [&](Command a) {
-    a.option("PLAN", o.plan, "folder written by `gptc compile`").type("FOLDER");
+  auto common = [&](Command a, bool takesModels = false) {
+    if (takesModels)
+      a.option("PLAN", o.plan, "folder written by `gptc compile`, a Hugging Face folder or a GGUF file")
+          .type("DIR|FILE.gguf");
+    else
+      a.option("PLAN", o.plan, "folder written by `gptc compile`").type("FOLDER");
     a.option("--threads", o.threads, "threads; never changes results; default: 0, all cores").within(0, 4096);
     a.option("--out-dir", o.outDir,
              "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
@@ -698,6 +670,16 @@ int run(int argc, char **argv) {
              "default: the newest checkpoint")
         .type("STEP|best|DIR");
   };
+  auto model = [&](Command a) {
+    a.option(
+         "--context", o.as.context,
+         fmt::format("tokens that a model of a folder or GGUF file sees; default: its own, at most {}", kUsualContext))
+        .within(int64_t(1), int64_t(1) << 20);
+    a.option("--precision", o.as.precision,
+             "what a model of a folder or GGUF file computes in; default: bf16 where this CPU multiplies it and no "
+             "weight is wider, else fp32")
+        .oneOf({"fp32", "bf16", "fp16"});
+  };
   app.option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one; default: 1")
       .within(1, 1 << 10);
   app.option("--hosts", o.hosts, "names of the machines, to be reached by ssh: node1,node2 or node[1-8]");
@@ -706,7 +688,7 @@ int run(int argc, char **argv) {
              "GPUs as many as this machine has")
       .within(1, 1 << 10);
   app.option("--restarts", o.restarts,
-             withDefault("how often to start again from a checkpoint when a rank fails", o.restarts))
+             fmt::format("how often to start again from a checkpoint when a rank fails; default: {}", o.restarts))
       .within(0, 1 << 20);
   app.flag("--agent", o.agent).hidden();  // ssh starts it on the machines of --hosts
   app.option("--steps", o.steps, "stop once this many steps are done in all; default: the plan's")
@@ -725,14 +707,14 @@ int run(int argc, char **argv) {
       .excludes(profile);
 
   Command sample = app.command("sample", "continue a prompt");
-  common(sample);
+  common(sample, true);
+  model(sample);
   weights(sample);
-  addSampleOptions(sample, o);
+  addSampleOptions(sample, o.sample);
   Command serve = app.command("serve", "answer over HTTP, by the interface of OpenAI: /v1/completions, /v1/models");
-  common(serve);
+  common(serve, true);
+  model(serve);
   weights(serve);
-  serve.option("--slots", o.slots, "sequences that are continued at once, on CPUs with the same results; default: 8")
-      .within(int64_t(2), int64_t(1024));
   addServeOptions(serve, o.serve);
   Command eval = app.command("eval", "loss on the validation data, or on another file");
   common(eval);

@@ -680,11 +680,13 @@ static void checkTensors(const Module &m, const std::string &path, const TensorF
                remedy);
 }
 
-void checkWeights(const Module &m, const std::string &path, const std::string &remedy) {
+bool checkWeights(const Module &m, const std::string &path, const std::string &remedy) {
   if (isGguf(path))
     return checkGguf(m, path, remedy);
   std::error_code e;
-  checkTensors(m, path, TensorFiles(fs::is_directory(path, e) ? weightFiles(path) : std::vector{path}), true, remedy);
+  const TensorFiles file(fs::is_directory(path, e) ? weightFiles(path) : std::vector{path});
+  checkTensors(m, path, file, true, remedy);
+  return llvm::any_of(file.all(), [](const TensorInfo *t) { return t->shape.size() > 1 && sizeOf(t->dtype) > 2; });
 }
 
 void loadWeights(Executor &executor, const std::string &path, const ModelIdentity &model) {

@@ -185,8 +185,11 @@ StateParts checked(const GgufFile &file, const Module &m, bool headersOnly, cons
 
 }  // namespace
 
-void checkGguf(const Module &m, const std::string &path, const std::string &remedy) {
-  checked(GgufFile(path), m, true, remedy);
+bool checkGguf(const Module &m, const std::string &path, const std::string &remedy) {
+  const GgufFile file(path);
+  checked(file, m, true, remedy);
+  return llvm::any_of(file.tensors(),
+                      [](const GgufTensor &t) { return t.shape.size() > 1 && t.format->type == GgmlType::f32; });
 }
 
 void loadGguf(Executor &executor, const std::string &path) {

@@ -18,9 +18,9 @@ class Executor;
 /// not show: that is frontends/gguf/gguf_model.h's.
 void loadGguf(Executor &executor, const std::string &path);
 
-/// The checks of loadGguf for a module in any phase, by the file's header alone. `remedy`: the fix of what does not
-/// fit.
-void checkGguf(const Module &m, const std::string &path, const std::string &remedy);
+/// The checks of loadGguf for a module in any phase, by the file's header alone. Returns whether any matrix is f32.
+/// `remedy`: the fix of what does not fit.
+bool checkGguf(const Module &m, const std::string &path, const std::string &remedy);
 
 /// What a file has beside the parameters.
 struct GgufContent {

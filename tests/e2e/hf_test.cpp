@@ -254,7 +254,13 @@ TEST_F(HfImport, FromAFolderToText) {
   EXPECT_NEAR(lossOf(plan, w.path("out")), loss, 1e-5 * loss);
   r = w.gptrun({"eval", plan});
   EXPECT_EQ(r.output.rfind(fmt::format("val loss {:.4f}", loss), 0), 0u) << r.output;
-  EXPECT_EQ(w.gptrun({"sample", plan, "--prompt", "a tiny", "--max-tokens", "5", "--seed", "1"}).code, 0);
+  r = w.gptrun({"sample", plan, "--prompt", "a tiny", "--max-tokens", "5", "--seed", "1"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  // The folder as it is.
+  const Result direct = w.gptrun({"sample", dir, "--prompt", "a tiny", "--max-tokens", "5", "--seed", "1"});
+  EXPECT_EQ(direct.code, 0) << direct.output;
+  EXPECT_NE(direct.output.find("note: fp32 with a context of 20 tokens"), std::string::npos) << direct.output;
+  EXPECT_EQ(direct.output.substr(0, direct.output.find("note: ")), r.output.substr(0, r.output.find("note: ")));
   r = w.gptrun({plan});
   EXPECT_EQ(r.code, 0) << r.output;
   EXPECT_NE(lossOf(plan, w.path("out")), loss);

@@ -51,8 +51,9 @@ protected:
   }
 
   /// Starts a server and waits until it listens.
-  void serve(const std::vector<std::string> &more = {}) {
-    std::vector<std::string> args = {"serve", trained->plan, "--port", "0", "--model-name", "tiny"};
+  void serve(const std::vector<std::string> &more = {}) { serveModel(trained->plan, more); }
+  void serveModel(const std::string &model, const std::vector<std::string> &more) {
+    std::vector<std::string> args = {"serve", model, "--port", "0", "--model-name", "tiny"};
     args.insert(args.end(), more.begin(), more.end());
     output = trained->w.path("serve.log");
     process.emplace(program(args), std::map<std::string, std::string>{{"GPTC_CACHE", cacheDir()}}, output);
@@ -149,6 +150,52 @@ TEST_F(ServeTest, GivesWhatSampleGives) {
   EXPECT_EQ(whole["usage"], (json{{"prompt_tokens", 7}, {"completion_tokens", tokens}, {"total_tokens", 7 + tokens}}));
   EXPECT_EQ(metric("generated_tokens_total"), tokens);
   EXPECT_EQ(metric("prompt_tokens_total"), 7);
+}
+
+// A checkpoint is a Hugging Face folder.
+TEST_F(ServeTest, AFolderIsServedAsItsPlan) {
+  const std::string folder = trained->w.path("out/checkpoints/latest");
+  ASSERT_TRUE(std::filesystem::exists(folder + "/config.json"));
+  const json object = {{"prompt", "the cat"}, {"max_tokens", 40}, {"temperature", 1}, {"seed", 7}, {"logprobs", 2}};
+  serve();
+  const HttpReply ofPlan = complete(object);
+  ASSERT_EQ(ofPlan.status, 200) << ofPlan.body;
+  EXPECT_EQ(stop().code, 0);
+  serveModel(folder, {"--precision", "fp32"});
+  const HttpReply r = complete(object);
+  ASSERT_EQ(r.status, 200) << r.body;
+  EXPECT_EQ(r.json()["choices"], ofPlan.json()["choices"]);
+}
+
+TEST_F(ServeTest, AModelThatCannotBeServedIsExplained) {
+  Workplace &w = trained->w;
+  const std::string whole = w.path("out/checkpoints/latest"), copy = w.path("copy"), damaged = w.path("damaged.gguf");
+  std::filesystem::create_directory(copy);
+  for (const char *file : {"config.json", "model.safetensors"})
+    std::filesystem::copy(whole + "/" + file, copy);
+  writeFile(damaged, std::string("GGUF\3\0\0\0 and nothing else", 25));
+  struct Case {
+    std::vector<std::string> args;
+    int code;
+    const char *says;
+  };
+  for (const Case &c :
+       std::vector<Case>{{{"serve", whole, "--context", "65"}, 2, "has a context of 64 tokens"},
+                         {{"serve", whole, "--context", "0"}, 2, "--context"},
+                         {{"serve", whole, "--precision", "q8"}, 2, "--precision"},
+                         {{"serve", whole, "--checkpoint", "best"}, 2, "leave out --checkpoint and --out-dir"},
+                         {{"sample", whole, "--out-dir", w.path("out")}, 2, "leave out --checkpoint and --out-dir"},
+                         {{"sample", trained->plan, "--context", "8"}, 2, "a plan has its own"},
+                         {{"serve", trained->plan, "--precision", "bf16"}, 2, "a plan has its own"},
+                         {{"serve", copy}, 3, "has no tokenizer"},
+                         {{"serve", damaged}, 5, "damaged.gguf"},
+                         {{"sample", damaged}, 5, "damaged.gguf"},
+                         {{"eval", whole}, 2, "`gptc import"},
+                         {{whole}, 2, "`gptc import"}}) {
+    const Result r = w.gptrun(c.args);
+    EXPECT_EQ(r.code, c.code) << r.output;
+    EXPECT_NE(r.output.find(c.says), std::string::npos) << r.output;
+  }
 }
 
 TEST_F(ServeTest, AStreamIsTheSameInPieces) {

@@ -408,7 +408,70 @@ void searchPrompts(Executor &executor, const Tokenizer &tokenizer, const SampleC
   }
 }
 
+template <typename T> std::string withDefault(const char *text, const T &value) {
+  return fmt::format("{}; default: {}", text, value);
+}
+
 }  // namespace
+
+void addSampleOptions(Command sample, SampleCommand &command) {
+  CompletionRequest &r = command.defaults;
+  const Option prompt = sample.option("--prompt", command.prompt, "text to continue; default: the end of a line");
+  sample.option("--prompts", command.prompts, "continue a prompt from every line of a file; -: of standard input")
+      .type("FILE")
+      .excludes(prompt);
+  const Option jsonl =
+      sample.flag("--jsonl", command.jsonl,
+                  "JSON lines: prompts are objects with a prompt and any of id, n, max_tokens, temperature, top_k, "
+                  "top_p, min_p, repetition_penalty, seed, stop, logprobs, echo, ignore_eos; results are objects");
+  sample.flag("--parse-special", r.parseSpecial, "control tokens in a prompt become their tokens");
+  const Option beams =
+      sample
+          .option("--beams", command.beams,
+                  "beam search: follow so many of the likeliest sequences; --n of them are the results; default: none")
+          .within(int64_t(1), int64_t(256));
+  sample
+      .option("--length-penalty", command.lengthPenalty,
+              withDefault("beams are ordered by their log-probability / length^this", command.lengthPenalty))
+      .within(-10.0, 10.0)
+      .needs(beams);
+  sample.option("--n", r.n, withDefault("samples of each prompt", r.n));
+  sample.option("--max-tokens", r.options.maxTokens, withDefault("tokens to generate", r.options.maxTokens));
+  const Option choice[] = {
+      sample.option("--temperature", r.options.temperature,
+                    withDefault("0: always the likeliest token", r.options.temperature)),
+      sample.option("--top-k", r.options.topK, withDefault("choose among the k likeliest; 0: all", r.options.topK)),
+      sample.option("--top-p", r.options.topP,
+                    withDefault("choose among the likeliest that together reach this probability", r.options.topP)),
+      sample.option("--min-p", r.options.minP,
+                    withDefault("leave out what is less likely than this part of the likeliest", r.options.minP)),
+      sample.option("--repetition-penalty", r.options.repetitionPenalty,
+                    withDefault("above 1: what occurred becomes less likely", r.options.repetitionPenalty)),
+      sample.option("--seed", r.options.seed, withDefault("seed of the choice", r.options.seed))};
+  for (Option o : choice)
+    o.excludes(beams);
+  sample.option("--stop", r.stops, "a sample ends before this text; may be given several times").repeated();
+  sample.flag("--ignore-eos", r.ignoreEnd, "go on after the token that ends a text");
+  sample
+      .option("--logprobs", command.logProbs,
+              "log-probability of each token, and of so many of the likeliest beside it")
+      .within(int64_t(0), mostLogProbs)
+      .needs(jsonl);
+  sample.flag("--echo", r.echo, "results begin with the prompt, as they do without --jsonl").needs(jsonl);
+  sample
+      .option("--slots", command.slots,
+              "samples that are continued at once, on CPUs with the same results; default: 8 for many, 1 for one")
+      .within(int64_t(1), int64_t(1024))
+      .excludes(beams);
+  sample
+      .option("--lookup", command.generator.guesses,
+              withDefault("guess up to so many tokens by what stood before, where slots are free: on CPUs the same "
+                          "results, sooner where a text repeats itself",
+                          command.generator.guesses))
+      .within(int64_t(0), int64_t(64))
+      .excludes(beams);
+  sample.flag("--time", command.time, "say at the end how many tokens came in a second").excludes(beams);
+}
 
 void checkCommand(const SampleCommand &command, const Tokenizer &tokenizer) {
   if (command.prompts.empty())

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/serve/generator.h"
+#include "tools/commands/command_line.h"
 #include "tools/serve/completion_request.h"
 
 namespace gptc {
@@ -16,9 +17,13 @@ struct SampleCommand {
   GeneratorOptions generator;
   int64_t beams = 0;  // beam search with so many; 0: none
   double lengthPenalty = 1;
-  bool jsonl = false;  // prompts and results are JSON lines
-  bool time = false;   // say at the end how many tokens came in a second
+  bool jsonl = false;     // prompts and results are JSON lines
+  bool time = false;      // say at the end how many tokens came in a second
+  int64_t logProbs = -1;  // of the likeliest tokens; -1: not given
+  int64_t slots = 0;      // 0: as many as suit
 };
+
+void addSampleOptions(Command sample, SampleCommand &command);
 
 /// Throws what samplePrompts throws for the prompt of the command line, or for options that cannot stand together.
 void checkCommand(const SampleCommand &command, const Tokenizer &tokenizer);

@@ -97,6 +97,9 @@ void addServeOptions(Command c, ServeCommand &o) {
   c.option("--port", o.port, "0: one that is free; default: 8080").within(0, 65535);
   c.option("--api-keys", o.apiKeys, "clients must have a key of this file, which has one a line").type("FILE");
   c.option("--model-name", o.modelName, "the model's name for clients; default: that of the plan's folder");
+  c.option("--slots", o.slots,
+           fmt::format("sequences that are continued at once, on CPUs with the same results; default: {}", o.slots))
+      .within(int64_t(2), int64_t(1024));
   c.option("--queue", o.mostWaiting, fmt::format("samples that may wait for a slot; default: {}", o.mostWaiting))
       .within(int64_t(1), int64_t(1) << 20);
   c.option("--connections", o.mostConnections, fmt::format("clients at once; default: {}", o.mostConnections))

@@ -16,6 +16,7 @@ struct ServeCommand {
   int port = 8080;        // 0: one that is free
   std::string apiKeys;    // a file with a key a line; "": anyone may ask
   std::string modelName;  // for clients
+  int64_t slots = 8;
   int64_t mostWaiting = 1024, mostConnections = 2048;
   double drainSeconds = 30;
   GeneratorOptions generator;

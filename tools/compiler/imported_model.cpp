@@ -1,0 +1,216 @@
+#include "tools/compiler/imported_model.h"
+
+#include "codegen/codegen.h"
+#include "frontends/gguf/gguf_model.h"
+#include "frontends/hf_families.h"
+#include "frontends/model_builder.h"
+#include "frontends/model_text.h"
+#include "frontends/tokenizer/tokenizer.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "support/files.h"
+#include "support/gguf/gguf_file.h"
+#include "support/json.h"
+#include "tools/compiler/compile.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+namespace gptc {
+
+namespace fs = std::filesystem;
+using json = nlohmann::json;
+
+namespace {
+
+/// Weights may be in a pickle only, which can run code when it is read. Throws UserError(FileMissing).
+void requireSafetensors(const fs::path &dir) {
+  std::error_code e;
+  for (const char *name : {"model.safetensors", "model.safetensors.index.json"})
+    if (fs::exists(dir / name, e))
+      return;
+  std::string pickle;
+  for (const auto &entry : fs::directory_iterator(dir, e))
+    if (const std::string kind = entry.path().extension();
+        kind == ".bin" || kind == ".pt" || kind == ".pth" || kind == ".ckpt" || kind == ".pkl")
+      pickle = std::max(pickle, entry.path().filename().string());
+  if (pickle.empty())
+    throw UserError(ErrorCode::FileMissing, fmt::format("{} has no model.safetensors", dir.string()),
+                    "name the folder that holds config.json and the weights as safetensors");
+  throw UserError(ErrorCode::FileMissing,
+                  fmt::format("{} has no model.safetensors, but {}: a pickle, which can run code when it is read",
+                              dir.string(), pickle),
+                  "gptc reads safetensors only; where you trust the file, transformers converts it: "
+                  "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW, safe_serialization=True)");
+}
+
+/// Compares the weights with what describes them, by names, dtypes and shapes. Returns whether a matrix has more than
+/// 16 bits. Throws UserErrors CheckpointDamaged, CheckpointMismatch and NotBuiltYet.
+bool requireWeights(const std::string &path, const Config &config) {
+  return checkWeights(*buildModel(config, {.sampling = false}), path,
+                      isGguf(path) ? "convert the original weights again with a newer llama.cpp"
+                                   : "copy config.json and the weights again, both from the same model");
+}
+
+/// The keys of [model], each with its value.
+std::vector<std::string> settingsOf(const ModelConfig &model) {
+  std::vector<std::string> settings;
+  const std::string text = modelText(model);
+  for (llvm::StringRef line : llvm::split(llvm::StringRef(text).rtrim(), '\n')) {
+    const auto [key, value] = line.split(" #").first.rtrim().split(" = ");
+    settings.push_back(fmt::format("model.{}={}", key.str(), value.str()));
+  }
+  return settings;
+}
+
+/// What the reader of model files says of these keys: of values that are not built, for example. Throws its UserErrors.
+Config requireBuilt(const std::string &dir, const ModelConfig &model) {
+  Config config;
+  try {
+    config = loadConfig("", settingsOf(model), [](const std::string &) { return 0; });
+  } catch (UserError &e) {
+    for (Diagnostic &d : e.diagnostics) {
+      d.message = fmt::format("{} describes a model that gptc cannot take: {}", dir, d.message);
+      d.where = {};
+      if (d.code == ErrorCode::NotBuiltYet)  // what the help offers is another model
+        d.help = {"take another model; docs/keys.md lists the keys of [model]"};
+    }
+    throw UserError(e.diagnostics);
+  }
+  return config;
+}
+
+json contentOf(const fs::path &path) {
+  json content = parseJsonOrDiscard<json>(readInput(path.string(), "configuration", kConfigLimit));
+  if (!content.is_object())
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{} is no JSON object", path.string()),
+                    "copy it again from where the weights are from, or remove it");
+  return content;
+}
+
+ImportedModel inFolder(const std::string &dir) {
+  std::error_code e;
+  if (fs::is_regular_file(dir, e)) {
+    const fs::path folder = fs::path(dir).has_parent_path() ? fs::path(dir).parent_path() : fs::path(".");
+    throw UserError(ErrorCode::FileMissing, fmt::format("{} is a file, and no GGUF file", dir),
+                    fmt::format("name the folder that holds config.json and the weights as safetensors{}",
+                                fs::exists(folder / "config.json", e) ? ": " + folder.string() : ""));
+  }
+  if (!fs::is_directory(dir, e))
+    throw UserError(ErrorCode::FileMissing, fmt::format("there is no {}", dir),
+                    llvm::StringRef(dir).ends_with(".gguf")
+                        ? "name a GGUF file that is there"
+                        : "name the folder that holds config.json and the weights as safetensors, or a GGUF file");
+  ImportedModel found{.path = dir};
+  found.model = readHfConfig(dir, &found.context);
+  requireSafetensors(dir);
+  const Config built = requireBuilt(dir, found.model);
+  if (const HfComparison there = compareHfConfig(dir, built.model); !there.differences.empty())
+    throw UserError(there.differences);
+  found.wide = requireWeights(dir, built);
+  const json config = contentOf(fs::path(dir) / "config.json");
+  found.family = config.at("model_type");
+  found.title = "a model of the family " + found.family;
+  for (const char *name : {"tokenizer.json", "tokenizer.model", "tekken.json"})
+    if (found.tokenizer.empty() && fs::exists(fs::path(dir) / name, e))
+      found.tokenizer = (fs::path(dir) / name).string();
+  // Models for dialogue have more ends in generation_config.json.
+  const fs::path beside = fs::path(dir) / "generation_config.json";
+  const json generation = fs::exists(beside, e) ? contentOf(beside) : json::object();
+  for (const json *j : {&generation, &config})
+    if (const auto it = j->find("eos_token_id"); it != j->end() && !it->is_null() && found.ends.empty())
+      for (const json &id : it->is_array() ? *it : json::array({*it}))
+        if (id.is_number_unsigned())
+          found.ends.push_back(id.get<int64_t>());
+  return found;
+}
+
+ImportedModel inGguf(const std::string &path) {
+  const GgufFile file(path);
+  ImportedModel found{.path = path, .tokenizer = path};
+  found.model = importGguf(file, &found.context);
+  found.wide = requireWeights(path, requireBuilt(path, found.model));
+  found.family = file.text("general.architecture").value_or("");
+  std::set<std::string> formats;
+  for (const GgufTensor &t : file.tensors())
+    formats.insert(t.format->name);
+  found.title =
+      fmt::format("the model of a GGUF file: architecture {}, tensors of {}", found.family, fmt::join(formats, ", "));
+  if (const auto v = readVocabulary(file))
+    for (const int64_t id : {v->eos, v->eot})
+      if (id >= 0 && !llvm::is_contained(found.ends, id))
+        found.ends.push_back(id);
+  return found;
+}
+
+}  // namespace
+
+bool ImportedModel::isGguf() const { return tokenizer == path; }
+
+std::string ImportedModel::name() const {
+  const fs::path whole = absolutePath(path);
+  return isGguf() ? whole.stem() : whole.filename();
+}
+
+std::string ImportedModel::tokenizerProblem() const {
+  std::string why;
+  try {
+    // An encoder's [MASK] would be one more.
+    const int64_t tokens = Tokenizer::load(tokenizer).vocabSize();
+    if (tokens + !model.causal > model.vocabSize)
+      why = fmt::format("it has {} tokens, the model {}", tokens, model.vocabSize);
+  } catch (const UserError &error) {
+    why = error.diagnostics[0].message;
+  }
+  std::replace_if(why.begin(), why.end(), [](char c) { return uint8_t(c) < ' '; }, ' ');
+  return why;
+}
+
+ImportedModel importedModel(const std::string &path) { return isGguf(path) ? inGguf(path) : inFolder(path); }
+
+bool isImportable(const std::string &path) {
+  std::error_code e;
+  return isGguf(path) ||
+         (fs::is_regular_file(fs::path(path) / "config.json", e) && !fs::exists(fs::path(path) / "planned.gir", e));
+}
+
+Plan planOfModel(const ImportedModel &imported, const RunAs &how) {
+  ModelConfig model = imported.model;
+  if (how.context > model.blockSize)
+    throw UserError(
+        ErrorCode::Usage,
+        fmt::format("--context {}: {} has a context of {} tokens", how.context, imported.path, model.blockSize),
+        fmt::format("--context {} is the longest", model.blockSize));
+  model.blockSize = how.context ? how.context : std::min(model.blockSize, kUsualContext);
+  if (imported.tokenizer.empty())
+    throw UserError(ErrorCode::FileMissing, fmt::format("{} has no tokenizer", imported.path),
+                    "copy tokenizer.json or tokenizer.model into it, from where the weights are from");
+  if (const std::string why = imported.tokenizerProblem(); !why.empty())
+    throw UserError(ErrorCode::NotBuiltYet,
+                    fmt::format("the tokenizer {} cannot be used: {}", imported.tokenizer, why));
+
+  Plan plan;
+  plan.dir = absolutePath(imported.path);
+  plan.target = hostTarget();
+  std::string precision = how.precision;
+  if (precision.empty())
+    precision = plan.target.bf16Dot && !imported.wide ? "bf16" : "fp32";
+  std::vector<std::string> settings = settingsOf(model);
+  for (const auto &[key, value] : {std::pair<const char *, std::string>{"name", imported.name()},
+                                   {"model.init_from", (imported.isGguf() ? "gguf:" : "hf:") + plan.dir},
+                                   {"data.tokenizer", absolutePath(imported.tokenizer)},
+                                   {"precision.compute", precision}})
+    settings.push_back(fmt::format("{}={}", key, tomlString(value)));
+  settings.push_back("train.micro_batch=1");
+  const Config config = readConfig("", settings);
+  plan.run = runSettings(config);
+  plan.model = modelSettings(config);
+  plan.planned = buildModel(config);
+  plan.madeHere = true;
+  return plan;
+}
+
+}  // namespace gptc

@@ -1,0 +1,49 @@
+// Models of other programs: Hugging Face folders and GGUF files, as `gptc import` describes them and as `gptrun serve`
+// and `gptrun sample` take them without a plan on disk.
+#pragma once
+
+#include "frontends/toml_config.h"
+#include "runtime/plan/plan.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+struct ImportedModel {
+  std::string path;  // as given
+  ModelConfig model;
+  int64_t context = 0;        // as it is described, which model.blockSize may be too short for
+  std::string family, title;  // "llama", and what it is in words
+  std::vector<int64_t> ends;  // tokens that end a text
+  std::string tokenizer;      // its file; "": none
+  bool wide = true;           // whether a matrix is stored in more than 16 bits
+
+  bool isGguf() const;  // else a folder
+  std::string name() const;
+
+  /// Why its tokenizer cannot be used; "" if it can.
+  std::string tokenizerProblem() const;
+};
+
+/// Reads the description of a model and the headers of its weights, and checks that they fit and that all of it is
+/// built. Throws UserErrors FileMissing, CheckpointDamaged, CheckpointMismatch and NotBuiltYet.
+ImportedModel importedModel(const std::string &path);
+
+/// Whether the path is a GGUF file or a folder with Hugging Face's config.json, rather than a plan.
+bool isImportable(const std::string &path);
+
+/// How a model is run that no model.toml describes.
+struct RunAs {
+  int64_t context = 0;    // tokens; 0: that of the model, at most kUsualContext
+  std::string precision;  // precision.compute; "": bf16 if neither the weights nor this CPU lose by it, else fp32
+};
+inline constexpr int64_t kUsualContext = 4096;
+
+/// A plan for this machine's CPU that can continue texts: servingPlan makes its functions. Its run begins with the
+/// model's weights and has no data. Throws UserErrors: those of the configuration, Usage for a context that the model
+/// has not, and FileMissing if it has no tokenizer.
+Plan planOfModel(const ImportedModel &model, const RunAs &how);
+
+}  // namespace gptc
