@@ -220,7 +220,8 @@ void sayFacts(Module &m, const Config &config) {
   writeFacts(m, PrecisionFacts{.compute = chosen<Compute>(config.precision.compute),
                                .optimizerState = config.precision.optimizerState,
                                .residual = config.precision.residual,
-                               .fp8 = config.precision.fp8});
+                               .fp8 = config.precision.fp8,
+                               .weights = config.precision.weights});
   if (const ParallelConfig &p = config.parallel; p.logicalShards > 1 || p.tensor > 1)
     writeFacts(m, ParallelFacts{.data = p.data,
                                 .tensor = p.tensor,

@@ -269,6 +269,11 @@ void checkFp8(Reading &in) {
                {"write compute = \"bf16\", or leave it out"});
 }
 
+void checkWeights(Reading &in) {
+  if (in.s.precision.weights != Weights::compute && wantsCuda(in.r))
+    in.r.notBuilt("precision.weights", fmt::format("\"{}\" on GPUs", nameOf(in.s.precision.weights)), {"\"compute\""});
+}
+
 bool isPowerOfTwo(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
 /// Not written: "auto".
@@ -413,6 +418,7 @@ const std::map<std::string_view, Rule> rules = {
     {"precision.params", {.read = readParams}},
     {"precision.optimizer_state", {.after = checkOptimizerState}},
     {"precision.fp8", {.after = checkFp8}},
+    {"precision.weights", {.after = checkWeights}},
     {"parallel.data", {.before = openParallel}},
     {"parallel.offload", {.after = takeOffload}},
     {"parallel.compression", {.after = takeParallel}},

@@ -82,6 +82,7 @@ GPTC_FACT_TYPE(Compute)
 GPTC_FACT_TYPE(MomentType)
 GPTC_FACT_TYPE(Residual)
 GPTC_FACT_TYPE(Fp8)
+GPTC_FACT_TYPE(Weights)
 GPTC_FACT_TYPE(ReduceOrder)
 GPTC_FACT_TYPE(Offload)
 GPTC_FACT_TYPE(Initial)
@@ -116,6 +117,7 @@ State *addState(Module &m, llvm::StringRef name, Type type, StateKind kind) {
 }
 
 bool livesOnHost(const State &s) { return fact<&StateFacts::memory>(s) == Memory::host; }
+bool isInFiles(const State &s) { return fact<&StateFacts::memory>(s) == Memory::files; }
 bool runsOnHost(const Op &op) { return op.is(OpKind::fused) && fact<&GroupFacts::host>(op); }
 
 bool isTrained(const State &s) { return kindOf(s) == StateKind::param && !fact<&TrainedFacts::frozen>(s); }

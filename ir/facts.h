@@ -21,20 +21,21 @@ namespace gptc {
 
 enum class StateKind {
   param,
-  moment,   // of an optimizer
-  grad,     // the sum of gradients so far
-  counter,  // step, seed, loss scale
-  cache,    // KV cache: keys or values of earlier tokens
-  low,      // a copy of a parameter in a narrower dtype
-  whole,    // a parameter gathered from the pieces of all ranks
-  packed,   // a weight in panels
+  moment,     // of an optimizer
+  grad,       // the sum of gradients so far
+  counter,    // step, seed, loss scale
+  cache,      // KV cache: keys or values of earlier tokens
+  low,        // a copy of a parameter in a narrower dtype
+  whole,      // a parameter gathered from the pieces of all ranks
+  packed,     // a weight in panels
+  quantized,  // the numbers or the scales of a weight in 8 or 4 bits
 };
 template <>
 inline constexpr auto wordsOf<StateKind> =
-    std::to_array({"param", "moment", "grad", "counter", "cache", "low", "whole", "packed"});
+    std::to_array({"param", "moment", "grad", "counter", "cache", "low", "whole", "packed", "quantized"});
 
-enum class Memory { host };
-template <> inline constexpr auto wordsOf<Memory> = std::to_array({"host"});
+enum class Memory { host, files };
+template <> inline constexpr auto wordsOf<Memory> = std::to_array({"host", "files"});
 
 enum class Initial { zeros, ones, normal, constant };
 template <> inline constexpr auto wordsOf<Initial> = std::to_array({"zeros", "ones", "normal", "const"});

@@ -206,6 +206,8 @@ Type wholeType(const State &s);
 /// Whether a state lies in the host's memory while all others are on a GPU, and whether the host computes a group. Both
 /// are set by the pass offload.
 bool livesOnHost(const State &s);
+/// Whether a parameter has no memory: only what is derived from it has.
+bool isInFiles(const State &s);
 bool runsOnHost(const Op &op);
 
 class Function {

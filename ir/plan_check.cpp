@@ -92,6 +92,8 @@ public:
       }
     }
     for (const auto &s : m.states) {
+      if (isInFiles(*s))
+        continue;
       const int64_t *at = peekFact<&StateFacts::at>(*s);
       placeState(*s, at ? std::optional(*at) : std::nullopt);
     }
@@ -159,6 +161,8 @@ private:
     llvm::DenseMap<const Op *, std::vector<Content>> workspaces;
     unsigned next = 1;
     for (const auto &s : m.states) {
+      if (isInFiles(*s))
+        continue;
       Range r = states[s->name];
       stateOwner[s->name] = next;
       owners.set(r.begin, r.end, next++);
@@ -190,6 +194,8 @@ private:
       }
       switch (op.kind) {
       case OpKind::read: {
+        if (const State *s = m.state(op.state); s && isInFiles(*s))
+          fail("{}: @{} has no memory", where, op.state);
         Range r = states.lookup(op.state);
         contents[op.result()] = {r, stateOwner.lookup(op.state)};
         break;
@@ -229,6 +235,8 @@ private:
         return;
     }
     for (const auto &s : m.states) {
+      if (isInFiles(*s))
+        continue;
       Range r = states[s->name];
       if (!owners.ownedBy(r.begin, r.end, stateOwner[s->name]))
         fail("@{}: state @{} does not hold its content at the end", f.name, s->name);

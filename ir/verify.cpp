@@ -1,6 +1,7 @@
 // The verifier. Modules come from untrusted plans: it relies only on what it has already checked.
 #include "ir/facts.h"
 #include "ir/opdef.h"
+#include "ir/quantized.h"
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
@@ -89,7 +90,9 @@ private:
       return;
     verifyLayout(s);
     const std::optional<StateKind> kind = kindOf(s);
-    if (kind != StateKind::low && kind != StateKind::whole && kind != StateKind::packed)
+    if (isInFiles(s) && kind != StateKind::param)
+      add("only a parameter may be in files alone");
+    if (kind != StateKind::low && kind != StateKind::whole && kind != StateKind::packed && kind != StateKind::quantized)
       return;
     const std::string *of = peekFact<&StateFacts::of>(s);
     const State *p = of ? module.state(*of) : nullptr;
@@ -98,6 +101,17 @@ private:
       const std::optional<Type> panels = p ? panelsOf(p->type, cols, fact<&StateFacts::tb>(s)) : std::nullopt;
       if (!panels || !panels->sameShape(s.type) || panels->dtype != s.type.dtype || isPiece(s))
         add("a state of kind packed needs `of`, the name of a matrix whose panels these are");
+      return;
+    }
+    if (kind == StateKind::quantized) {
+      bool fits = false;
+      for (const int64_t bits : {8, 4})
+        if (const auto t = p && s.type.rank() == 3
+                               ? quantizedType(p->type, s.type.dim(2), fact<&StateFacts::tb>(s), bits)
+                               : std::nullopt)
+          fits |= s.type == t->numbers || s.type == t->scales;
+      if (!fits || kindOf(*p) != StateKind::param || isPiece(*p))
+        add("a state of kind quantized needs `of`, the name of a parameter whose numbers or scales these are");
       return;
     }
     if (!p || p->type.dtype != DType::f32 || !wholeType(*p).sameShape(wholeType(s)))

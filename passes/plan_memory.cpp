@@ -252,6 +252,8 @@ bool planMemory(Module &m, const PassOptions &options) {
   const int64_t alignment = options.target ? planAlignmentOf(*options.target) : planAlignment;
   int64_t base = 0, host = hostArena;
   for (auto &s : m.states) {
+    if (isInFiles(*s))
+      continue;
     const bool onHost = livesOnHost(*s);
     int64_t &next = onHost ? host : base;
     setFact<&StateFacts::at>(*s, next);

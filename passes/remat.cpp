@@ -483,6 +483,7 @@ void Rematerialiser::cannot(int64_t budget) const {
                                                             {"grad", "gradient accumulators"},
                                                             {"low", "copies of parameters in low precision"},
                                                             {"packed", "weights in panels"},
+                                                            {"quantized", "weights of few bits"},
                                                             {"whole", "parameters gathered from all ranks"},
                                                             {"cache", "caches"}};
   std::vector<std::pair<std::string, int64_t>> held(states.begin(), states.end());

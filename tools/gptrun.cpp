@@ -3,6 +3,7 @@
 #include "frontends/tokenizer/tokenizer.h"
 #include "ir/facts.h"
 #include "ir/mesh.h"
+#include "passes/decisions.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/cuda/gpu.h"
@@ -22,7 +23,6 @@
 #include "runtime/tuning/cache_secret.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
-#include "support/gguf/gguf_file.h"
 #include "support/stderr.h"
 #include "support/words.h"
 #include "tools/commands/command_line.h"
@@ -78,6 +78,7 @@ private:
 struct Options {
   std::string plan, outDir, resume = "auto", data;
   std::optional<std::string> hosts, checkpoint;
+  std::string model;  // another program's, whose weights are taken; absolute
   int64_t steps = -1;
   int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not given
   unsigned threads = 0;
@@ -168,9 +169,11 @@ Plan forRanks(Plan plan, int64_t ranks, bool makes, const std::function<void()> 
 class Inference {
 public:
   Inference(const Options &o, const Plan &plan)
-      : choice(o.checkpoint ? WeightsChoice::parse(*o.checkpoint) : WeightsChoice()),
+      : choice(!o.model.empty() ? WeightsChoice{WeightsChoice::tensors, 0, o.model}
+               : o.checkpoint   ? WeightsChoice::parse(*o.checkpoint)
+                                : WeightsChoice()),
         model(modelIdentity(*plan.planned)) {
-    if (choice.kind != WeightsChoice::inFolder)
+    if (choice.kind != WeightsChoice::inFolder && choice.kind != WeightsChoice::tensors)
       requireFolder(o, plan);
     requireWeights(plan.run, choice);
   }
@@ -506,6 +509,13 @@ Plan withSlots(Plan plan, int64_t slots) {
   if (plan.model.empty() || (slots == 1 && plan.target.isCuda()))
     return inferencePlan(std::move(plan), kSampling, defaultCacheDir());
   plan = servingPlan(std::move(plan), slots, defaultCacheDir());
+  const Weights weights = fact<&PrecisionFacts::weights>(*plan.planned);
+  std::string kept = weights == Weights::compute ? "" : fmt::format("{}, no product", nameOf(weights));
+  for (const Decision &d : decisionsOf(*plan.planned))
+    if (d.pass == "quantize-weights")
+      kept = fmt::format("{}; {}", d.choice, d.note);
+  if (!kept.empty())
+    printError("note: weights as {}\n", kept);
   if (slots > 1) {
     int64_t cache = 0;
     for (const auto &s : plan.planned->states)
@@ -536,16 +546,19 @@ struct Continuing {
   PromptLimits limits;
 };
 
-/// The plan, or one for a model of another program, whose weights are then o.checkpoint.
+/// The plan, or one for a model of another program, which is then o.model.
 Plan planForTexts(Options &o) {
-  if (!isImportable(o.plan)) {
-    for (const auto &[option, given] :
-         {std::pair{"--context", o.as.context > 0}, {"--precision", !o.as.precision.empty()}})
+  std::error_code e;
+  if (!isImportable(o.plan) && !std::filesystem::is_regular_file(o.plan, e)) {
+    Plan plan = planOf(o);
+    for (const auto &[option, given] : {std::pair{"--context", o.as.context > 0},
+                                        {"--precision", !o.as.precision.empty()},
+                                        {"--weights", !o.as.weights.empty()}})
       if (given)
         throw UserError(ErrorCode::Usage,
                         fmt::format("{} is for a Hugging Face folder or a GGUF file: a plan has its own", option),
                         "leave it out, or compile the plan again");
-    return planOf(o);
+    return plan;
   }
   if (o.checkpoint || !o.outDir.empty())
     throw UserError(ErrorCode::Usage, fmt::format("{} has weights, and no run with others", o.plan),
@@ -553,7 +566,7 @@ Plan planForTexts(Options &o) {
   Plan plan = planOfModel(importedModel(o.plan), o.as);
   printError("note: {} with a context of {} tokens (--precision, --context)\n",
              nameOf(fact<&PrecisionFacts::compute>(*plan.planned)), fact<&ModelFacts::blockSize>(*plan.planned));
-  o.checkpoint = o.plan;
+  o.model = plan.dir;
   return plan;
 }
 
@@ -614,8 +627,7 @@ void runServe(Options o) {
   command.limits = c.limits;
   command.generator.copiesPrefixes = !c.plan.target.isCuda();
   if (command.modelName.empty())
-    command.modelName =
-        isGguf(o.plan) ? std::filesystem::path(o.plan).stem() : std::filesystem::path(absolutePath(o.plan)).filename();
+    command.modelName = nameOfModel(o.plan);
   CompletionRequest defaults;
   defaults.options.maxTokens = 16;  // as OpenAI's; so is the temperature
   defaults.options.temperature = 1;
@@ -679,6 +691,11 @@ int run(int argc, char **argv) {
              "what a model of a folder or GGUF file computes in; default: bf16 where this CPU multiplies it and no "
              "weight is wider, else fp32")
         .oneOf({"fp32", "bf16", "fp16"});
+    a.option(
+         "--weights", o.as.weights,
+         "how the weights of products of such a model are kept: as they are computed with, or in 8 or 4 bits; default: "
+         "q8_0 or q4_0 if the file has them so, else compute")
+        .oneOf({"compute", "q8_0", "q4_0"});
   };
   app.option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one; default: 1")
       .within(1, 1 << 10);

@@ -1,5 +1,5 @@
-// LLVM IR of storage formats: narrow floats and predicates in memory, and products of pairs of bf16. Only emit_llvm.cpp
-// includes this file.
+// LLVM IR of storage formats: narrow floats and predicates in memory, and products of pairs of bf16 and of bytes. Only
+// emit_llvm.cpp includes this file.
 #pragma once
 
 #include "ir/type.h"
@@ -21,6 +21,7 @@ struct FormatEmitter {
   llvm::IRBuilder<> &b;
   bool hasBF16 = false;  // the CPU has AVX512-BF16
   bool hasDQ = false;    // the CPU has AVX512-DQ
+  bool hasVNNI = false;  // the CPU has AVX512-VNNI, and AVX512-VL for short vectors
   unsigned vectorBytes = 0;
 
   /// `t`, or a vector of `t` with as many lanes as `shape` has.
@@ -174,6 +175,33 @@ struct FormatEmitter {
                        : x86_avx512bf16_dpbf16ps_128;
     auto *pairs = llvm::FixedVectorType::get(b.getBFloatTy(), 2 * n);
     return b.CreateIntrinsic(id, {}, {acc, b.CreateBitCast(x, pairs), b.CreateBitCast(y, pairs)});
+  }
+
+  /// kir::dot4: acc is i32; x and y are u32, each four bytes. A product of two bytes fits 16 bits, so the form without
+  /// VNNI multiplies bytes 0 and 2, then 1 and 3, and widens the products before it adds them.
+  LValue *dot4(LValue *acc, LValue *x, LValue *y) {
+    auto *t = llvm::dyn_cast<llvm::FixedVectorType>(acc->getType());
+    const unsigned n = t ? t->getNumElements() : 1;
+    using namespace llvm::Intrinsic;
+    if (hasVNNI && (n == 4 || n == 8 || n == 16))
+      return b.CreateIntrinsic(n == 16  ? x86_avx512_vpdpbusd_512
+                               : n == 8 ? x86_avx512_vpdpbusd_256
+                                        : x86_avx512_vpdpbusd_128,
+                               {}, {acc, x, y});
+    auto *halves = llvm::FixedVectorType::get(b.getInt16Ty(), 2 * n);
+    llvm::Type *words = acc->getType();
+    auto split = [&](LValue *v) { return b.CreateBitCast(v, halves); };
+    auto of16 = [&](uint64_t c) { return llvm::ConstantInt::get(halves, c); };
+    auto of32 = [&](uint64_t c) { return llvm::ConstantInt::get(words, c); };
+    LValue *a = split(x), *s = split(y);
+    LValue *even = b.CreateMul(b.CreateAnd(a, of16(255)), b.CreateAShr(b.CreateShl(s, of16(8)), of16(8)));
+    LValue *odd = b.CreateMul(b.CreateLShr(a, of16(8)), b.CreateAShr(s, of16(8)));
+    for (LValue *products : {even, odd}) {
+      LValue *both = b.CreateBitCast(products, words);
+      acc = b.CreateAdd(acc,
+                        b.CreateAdd(b.CreateAShr(b.CreateShl(both, of32(16)), of32(16)), b.CreateAShr(both, of32(16))));
+    }
+    return acc;
   }
 
   /// A store of a whole vector. It bypasses the caches if the address is a multiple of the vector's size, as x86

@@ -59,9 +59,11 @@ public:
 
   void run(const std::string &name, const StmtNode &phase, const Target &target) {
     // Target::bf16Dot describes schedules and may be set for a CPU that lacks the instructions.
-    formats.hasBF16 = target.bf16Dot && llvm::StringRef(target.features).contains("+avx512bf16");
+    const llvm::StringRef features = target.features;
+    formats.hasBF16 = target.bf16Dot && features.contains("+avx512bf16");
     formats.vectorBytes = target.vectorBytes;
-    formats.hasDQ = target.features.find("+avx512dq") != std::string::npos;
+    formats.hasVNNI = features.contains("+avx512vnni") && features.contains("+avx512vl");
+    formats.hasDQ = features.contains("+avx512dq");
     llvm::Type *ptr = b.getPtrTy();
     auto *type = llvm::FunctionType::get(b.getVoidTy(), {ptr, b.getInt64Ty(), b.getInt64Ty()}, false);
     fn = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
@@ -232,9 +234,12 @@ private:
     }
     case ExprKind::LoadPair:
       return loadPair(e->buffer, emit(e->args[0]));
-    case ExprKind::Dot: {
+    case ExprKind::Dot:
+    case ExprKind::Dot4: {
       Val acc = emit(e->args[0]), x = emit(e->args[1]), y = emit(e->args[2]);
-      return lift({acc, x, y}, [&](Args a) { return formats.dot(a[0], a[1], a[2]); });
+      const bool bytes = e->kind == ExprKind::Dot4;
+      return lift({acc, x, y},
+                  [&](Args a) { return bytes ? formats.dot4(a[0], a[1], a[2]) : formats.dot(a[0], a[1], a[2]); });
     }
     case ExprKind::Select: {
       Val c = emit(e->args[0]), x = emit(e->args[1]), y = emit(e->args[2]);

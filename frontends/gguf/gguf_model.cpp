@@ -591,7 +591,7 @@ GgufMetadata ggufMetadata(const ModelConfig &model, const std::string &name, Ggm
                     fmt::join(fewest, "; ")),
         fmt::format("{} work today; a model that is to be exported takes their keys", quotedList(architectureNames())));
   const std::pair<GgmlType, uint32_t> kinds[] = {
-      {GgmlType::f32, 0}, {GgmlType::f16, 1}, {GgmlType::q8_0, 7}, {GgmlType::bf16, 32}};
+      {GgmlType::f32, 0}, {GgmlType::f16, 1}, {GgmlType::q4_0, 2}, {GgmlType::q8_0, 7}, {GgmlType::bf16, 32}};
   const auto *kind = llvm::find_if(kinds, [&](const auto &k) { return k.first == type; });
   GPTC_CHECK(kind != std::end(kinds), "files of {} are not written", ggmlFormat(type).name);
   const std::string prefix = std::string(chosen->name) + ".";

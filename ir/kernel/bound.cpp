@@ -164,7 +164,8 @@ Value unaryValue(UnaryOp op, DType t, Value a) {
   }
 }
 
-/// Integers do not round, but may come from what did. Those of u32 do not: they are pairs, or random.
+/// Integers do not round, but may come from what did. Those of u32 do not: they are pairs, bytes of numbers that are
+/// exact, or random.
 Value intValue(BinaryOp op, DType t, const Value &a, const Value &b) {
   Value r{.i = evalInt(op, t, a.i, b.i), .unsure = a.unsure || b.unsure};
   if (t == DType::pred && r.unsure) {  // a certain side may decide
@@ -491,6 +492,10 @@ private:
     }
     case ExprKind::Dot:
       return dotValue(arg(0), arg(1), arg(2));
+    case ExprKind::Dot4: {
+      const Value acc = arg(0);
+      return {.e = acc.e, .i = evalDot4(int32_t(acc.i), uint32_t(arg(1).i), uint32_t(arg(2).i))};
+    }
     case ExprKind::Select:
       return selectValue(e->dtype, arg(0), arg(1), arg(2));
     case ExprKind::Cast:

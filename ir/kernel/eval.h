@@ -207,6 +207,13 @@ inline float evalDot(float acc, uint32_t a, uint32_t b) {
   return flushed(std::fma(flushed(lowOfPair(a)), flushed(lowOfPair(b)), step));
 }
 
+inline int32_t evalDot4(int32_t acc, uint32_t a, uint32_t b) {
+  auto sum = uint32_t(acc);
+  for (int shift = 0; shift < 32; shift += 8)
+    sum += uint32_t(int32_t(uint8_t(a >> shift)) * int8_t(b >> shift));
+  return int32_t(sum);
+}
+
 /// Rounds to tf32, which has 10 bits of mantissa: to nearest, ties away from zero.
 inline float roundTF32(float x) {
   const auto u = std::bit_cast<uint32_t>(x);

@@ -450,6 +450,8 @@ private:
         auto x = uint32_t(b(l).i), y = uint32_t(c(l).i);
         return a(l).f + double(highOfPair(x)) * highOfPair(y) + double(lowOfPair(x)) * lowOfPair(y);
       });
+    case ExprKind::Dot4:
+      return ints(op, [&](int l) { return evalDot4(int32_t(a(l).i), uint32_t(b(l).i), uint32_t(c(l).i)); });
     case ExprKind::Select:
       for (int l : lanesOf(op.to))
         cell(op.to, l) = a(l).i ? b(l) : c(l);

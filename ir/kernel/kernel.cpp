@@ -237,6 +237,14 @@ Expr dot(Expr acc, Expr a, Expr b) {
   return n;
 }
 
+Expr dot4(Expr acc, Expr a, Expr b) {
+  GPTC_CHECK(acc->dtype == DType::i32 && a->dtype == DType::u32 && b->dtype == DType::u32, "dot4 of {}, {}, {}",
+             nameOf(acc->dtype).str(), nameOf(a->dtype).str(), nameOf(b->dtype).str());
+  auto n = node(ExprKind::Dot4, DType::i32);
+  n->args = {std::move(acc), std::move(a), std::move(b)};
+  return n;
+}
+
 Expr select(Expr cond, Expr a, Expr b) {
   GPTC_CHECK(cond->dtype == DType::pred && a->dtype == b->dtype, "select of {}, {}, {}", nameOf(cond->dtype).str(),
              nameOf(a->dtype).str(), nameOf(b->dtype).str());

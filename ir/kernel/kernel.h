@@ -17,6 +17,9 @@
 //     among the operands and among the two results: x86's VDPBF16PS, and the same bits from FMAs on CPUs without it. In
 //     the float64 interpreter, too, a pair holds bf16. The bits of denormals in a pair are unspecified: only Dot may
 //     use the halves of a pair, and And may clear a half.
+//   - A u32 may hold four bytes, the first in its lowest bits. Dot4(acc, a, b), of an i32 and two such u32, adds to acc
+//     the products of the bytes of a, unsigned, and those of b, signed: x86's VPDPBUSD, and the same from other
+//     instructions.
 //   - Select evaluates both sides: a load in either must be in bounds, so clamp its index. If runs only one side.
 //   - `vector(W)` runs W iterations at a time, in lock step, each statement for all lanes before the next; the last,
 //     partial group runs masked (inactive lanes neither load nor store). Lane() is (i - begin) mod W. A body may carry
@@ -107,6 +110,7 @@ enum class ExprKind : uint8_t {
   Pair,      // u32: args[0] in the low half, args[1] in the high one
   LoadPair,  // u32: elements args[0] and args[0] + 1 of the bf16 `buffer`
   Dot,       // f32: args[0] plus the products of the pairs args[1] and args[2]
+  Dot4,      // i32: args[0] plus the products of the bytes of args[1], unsigned, and args[2], signed
   Select,
   Cast,
   Bitcast,
@@ -182,6 +186,7 @@ Expr fma(Expr a, Expr b, Expr c);
 Expr pair(Expr low, Expr high);
 Expr loadPair(const Buffer &b, Expr index);
 Expr dot(Expr acc, Expr a, Expr b);
+Expr dot4(Expr acc, Expr a, Expr b);
 Expr select(Expr cond, Expr a, Expr b);
 Expr cast(DType t, Expr a);
 Expr bitcast(DType t, Expr a);

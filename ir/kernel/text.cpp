@@ -157,8 +157,12 @@ private:
     }
     case ExprKind::Fma:
     case ExprKind::Dot:
+    case ExprKind::Dot4:
     case ExprKind::Select: {
-      const char *name = e->kind == ExprKind::Fma ? "fma" : e->kind == ExprKind::Dot ? "dot" : "select";
+      const char *name = e->kind == ExprKind::Fma    ? "fma"
+                         : e->kind == ExprKind::Dot  ? "dot"
+                         : e->kind == ExprKind::Dot4 ? "dot4"
+                                                     : "select";
       std::string a = arg(0), b = arg(1), c = arg(2);
       return fmt::format("{}({}, {}, {})", name, a, b, c);
     }

@@ -147,6 +147,7 @@ struct PrecisionConfig {
   MomentType optimizerState = MomentType::fp32;
   Residual residual = Residual::fp32;
   Fp8 fp8 = Fp8::off;
+  Weights weights = Weights::compute;
 };
 
 struct CompileConfig {
@@ -403,6 +404,10 @@ template <typename Table> void precisionKeys(Table &key, PrecisionConfig &p) {
   key("precision.fp8", p.fp8, Choice{allWords<Fp8>()},
       "Forward products of parameters that read 8-bit floats (e4m3): the classifier's, those of layers, or all. Needs "
       "bf16, and of GPUs sm_89 or later.");
+  key("precision.weights", p.weights, Choice{allWords<Weights>()},
+      "How `gptrun sample` and `gptrun serve` keep the weights of products on CPUs: as precision.compute says, or in 8 "
+      "or 4 bits by blocks of 32 with a scale (ggml's Q8_0, Q4_0; the classifier has 8 then, too), with whose integers "
+      "the other operand, rounded to 8 bits, is multiplied.");
 }
 
 template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {

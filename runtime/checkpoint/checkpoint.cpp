@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/file_layout.h"
 #include "runtime/checkpoint/gguf_weights.h"
 #include "runtime/checkpoint/places.h"
+#include "runtime/checkpoint/quantized_weights.h"
 #include "runtime/checkpoint/state.h"
 #include "runtime/checkpoint/state_tensors.h"
 #include "runtime/collectives/communicator.h"
@@ -43,6 +44,13 @@ constexpr size_t kManifestLimit = 64 << 20, kIndexLimit = 100 << 20;  // bytes; 
 /// Reads state `s` from tensors that have no problem.
 void readState(Executor &executor, const State &s, const StateTensors &tensors) {
   const Type type = wholeType(s);
+  if (const auto quantized = quantizedOf(executor.planned(), s)) {
+    std::vector<float> values(size_t(type.elements())), padded(isDense(type) ? 0 : size_t(type.paddedElements()));
+    tensors.readWide(values.data(), executor.threads());
+    if (!padded.empty())
+      copyToPadded(type.withDType(DType::f32), values.data(), padded.data());
+    return storeQuantized(executor, *quantized, padded.empty() ? values.data() : padded.data());
+  }
   const Piece own = Piece::of(s, Mesh::of(executor.planned()), executor.ranks ? executor.ranks->rank : 0);
   if (isPiece(s) && (type.rank() == 1 || type.rank() == 2) && tensors.areWhole()) {
     const StateView view(executor, s, StateAccess::readAndWrite);
@@ -686,7 +694,16 @@ bool checkWeights(const Module &m, const std::string &path, const std::string &r
   std::error_code e;
   const TensorFiles file(fs::is_directory(path, e) ? weightFiles(path) : std::vector{path});
   checkTensors(m, path, file, true, remedy);
-  return llvm::any_of(file.all(), [](const TensorInfo *t) { return t->shape.size() > 1 && sizeOf(t->dtype) > 2; });
+  return llvm::any_of(savedStates(m, true), [&](const State *s) {
+    return s->type.rank() > 1 && s->name != "wpe.weight" &&
+           llvm::any_of(StateTensors(*s, file, true).found(), [](const TensorInfo *t) { return sizeOf(t->dtype) > 2; });
+  });
+}
+
+/// The value of a key; 0 if it is no number.
+static int64_t numberOf(llvm::StringRef text) {
+  int64_t n = 0;
+  return text.getAsInteger(10, n) ? 0 : n;
 }
 
 void loadWeights(Executor &executor, const std::string &path, const ModelIdentity &model) {
@@ -705,6 +722,10 @@ void loadWeights(Executor &executor, const std::string &path, const ModelIdentit
       } catch (const json::exception &x) {
         throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: manifest.json: {}", path, x.what()));
       }
+    // Of a table of positions the first rows are taken.
+    if (const auto [here, longer] = std::pair(model.keys.find("block_size"), there.keys.find("block_size"));
+        here != model.keys.end() && longer != there.keys.end() && numberOf(longer->second) > numberOf(here->second))
+      longer->second = here->second;
     std::string remedy;
     if (std::string d = differenceOf(there, model, remedy); !d.empty())
       throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of another model: {}", path, d),

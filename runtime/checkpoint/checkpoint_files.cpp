@@ -18,6 +18,7 @@ std::vector<const State *> savedStates(const Module &m, bool parameters) {
     case StateKind::low:
     case StateKind::whole:
     case StateKind::packed:
+    case StateKind::quantized:
       break;
     case StateKind::param:
       if (parameters)

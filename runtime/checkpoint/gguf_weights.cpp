@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/file_layout.h"
 #include "runtime/checkpoint/gguf_names.h"
 #include "runtime/checkpoint/places.h"
+#include "runtime/checkpoint/quantized_weights.h"
 #include "runtime/checkpoint/state.h"
 #include "runtime/checkpoint/state_tensors.h"
 #include "runtime/checkpoint/transpose.h"
@@ -30,8 +31,8 @@ constexpr int64_t kPiece = 1 << 15;
 /// Reads one tensor into its places, a piece for each task.
 class TensorRead {
 public:
-  TensorRead(const GgufFile &file, const GgufTensor &tensor, const GgufPart &part, const Places &places,
-             const StateView &to, DType dtype)
+  TensorRead(const GgufFile &file, const GgufTensor &tensor, const GgufPart &part, const Places &places, void *to,
+             DType dtype)
       : file(file), tensor(tensor), part(part), places(places), to(to), dtype(dtype), vector(part.shape.size() == 1),
         rows(vector ? 1 : part.shape[0]), columns(part.shape.back()), width(std::min(columns, kPiece)),
         height(rowsAtATime(kPiece, columns)), across((columns + width - 1) / width) {}
@@ -50,11 +51,11 @@ private:
     file.read(tensor, r0 * columns + c0, n, values.get());
     auto place = [&](auto *to, auto convert) { this->place(values.get(), r0, r1, c0, c1, to, convert); };
     if (dtype == DType::f32)
-      place(to.as<float>(), [](float v) { return v; });
+      place(static_cast<float *>(to), [](float v) { return v; });
     else if (dtype == DType::bf16)
-      place(to.as<uint16_t>(), [](float v) { return kir::bitsOfBF16(kir::roundBF16(v)); });
+      place(static_cast<uint16_t *>(to), [](float v) { return kir::bitsOfBF16(kir::roundBF16(v)); });
     else
-      place(to.as<_Float16>(), [](float v) { return _Float16(v); });
+      place(static_cast<_Float16 *>(to), [](float v) { return _Float16(v); });
   }
 
   template <class To, class F>
@@ -85,7 +86,7 @@ private:
   const GgufTensor &tensor;
   const GgufPart &part;
   const Places &places;
-  const StateView &to;
+  void *const to;
   const DType dtype;
   const bool vector;
   const int64_t rows, columns, width, height, across;
@@ -188,8 +189,9 @@ StateParts checked(const GgufFile &file, const Module &m, bool headersOnly, cons
 bool checkGguf(const Module &m, const std::string &path, const std::string &remedy) {
   const GgufFile file(path);
   checked(file, m, true, remedy);
-  return llvm::any_of(file.tensors(),
-                      [](const GgufTensor &t) { return t.shape.size() > 1 && t.format->type == GgmlType::f32; });
+  return llvm::any_of(file.tensors(), [](const GgufTensor &t) {
+    return t.shape.size() > 1 && t.format->type == GgmlType::f32 && t.name != "position_embd.weight";
+  });
 }
 
 void loadGguf(Executor &executor, const std::string &path) {
@@ -201,10 +203,18 @@ void loadGguf(Executor &executor, const std::string &path) {
   for (const auto &[s, parts] : all) {
     GPTC_CHECK(isConvertible(DType::f32, s->type.dtype), "@{} : {}", s->name, s->type.str());
     const Places places(*s, Piece::of(*s, Mesh::of(m), rank));
+    auto read = [&](void *to, DType dtype) {
+      for (const GgufPart &part : parts)
+        TensorRead(file, *file.find(part.name), part, places, to, dtype).run(executor.threads());
+    };
     // Padding stays as it is: zero.
-    const StateView view = executor.view(*s, StateAccess::readAndWrite);
-    for (const GgufPart &part : parts)
-      TensorRead(file, *file.find(part.name), part, places, view, s->type.dtype).run(executor.threads());
+    if (const auto quantized = quantizedOf(m, *s)) {
+      std::vector<float> values(size_t(s->type.paddedElements()));
+      read(values.data(), DType::f32);
+      storeQuantized(executor, *quantized, values.data());
+    } else {
+      read(executor.view(*s, StateAccess::readAndWrite).data, s->type.dtype);
+    }
   }
   fillCopies(executor);
 }
@@ -215,7 +225,11 @@ namespace {
 GgmlType formatOf(const GgufPart &part, GgmlType type) {
   if (part.shape.size() == 1 || part.name == "position_embd.weight")
     return GgmlType::f32;
-  return part.shape.back() % ggmlFormat(type).elements ? GgmlType::f16 : type;
+  if (part.shape.back() % ggmlFormat(type).elements)
+    return GgmlType::f16;
+  // The classifier's errors are those of the result.
+  const bool classifies = part.name == "output.weight" || part.name == "token_embd.weight";
+  return type == GgmlType::q4_0 && classifies ? GgmlType::q8_0 : type;
 }
 
 /// The dense logical elements of a parameter, as f32, from the tensors of a checkpoint.

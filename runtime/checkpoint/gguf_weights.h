@@ -18,7 +18,8 @@ class Executor;
 /// not show: that is frontends/gguf/gguf_model.h's.
 void loadGguf(Executor &executor, const std::string &path);
 
-/// The checks of loadGguf for a module in any phase, by the file's header alone. Returns whether any matrix is f32.
+/// The checks of loadGguf for a module in any phase, by the file's header alone. Returns whether a matrix, but
+/// for the table of positions, is f32.
 /// `remedy`: the fix of what does not fit.
 bool checkGguf(const Module &m, const std::string &path, const std::string &remedy);
 
@@ -30,10 +31,11 @@ struct GgufContent {
 };
 
 /// Writes the parameters of `model`, a module in any phase, whose values `source` has as checkpoints do
-/// (runtime/checkpoint/file_layout.h), as a GGUF file. Matrices are of format `type` (f32, f16, bf16 or q8_0), but f16
-/// where q8_0 asks for rows of whole blocks; vectors and tables of positions are f32, as llama.cpp wants them. Takes
-/// memory for the largest parameter twice. Throws UserErrors Unwritable, DiskFull, CheckpointDamaged,
-/// CheckpointMismatch for a tensor that `source` lacks, and OutOfRange for a value that `type` cannot hold.
+/// (runtime/checkpoint/file_layout.h), as a GGUF file. Matrices are of format `type` (f32, f16, bf16, q8_0 or q4_0),
+/// but f16 where that asks for rows of whole blocks, and q8_0 for the embedding and the classifier of q4_0; vectors and
+/// tables of positions are f32, as llama.cpp wants them. Takes memory for the largest parameter twice. Throws
+/// UserErrors Unwritable, DiskFull, CheckpointDamaged, CheckpointMismatch for a tensor that `source` lacks, and
+/// OutOfRange for a value that `type` cannot hold.
 void writeGguf(const std::string &path, const Module &model, const TensorFiles &source, const GgufContent &content,
                GgmlType type);
 

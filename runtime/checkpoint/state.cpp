@@ -147,6 +147,8 @@ void initializeStates(Executor &executor, uint64_t seed) {
   CompiledKernel normal;
   for (const auto &s : executor.planned().states) {
     const Initial init = fact<&InitialFacts::init>(*s);
+    if (isInFiles(*s))
+      continue;
     if (init == Initial::ones || init == Initial::constant) {
       fillConstantState(executor, *s);
     } else if (init == Initial::normal) {

@@ -125,6 +125,12 @@ void StateTensors::read(const Tensor &t, void *dense, const Piece *part, ThreadP
   readPieces(t, dense, nullptr, pool);
 }
 
+void StateTensors::readWide(float *dense, ThreadPool &pool) const {
+  State wide = s;
+  wide.type.dtype = DType::f32;
+  StateTensors(wide, file, first).read(dense, nullptr, &pool);
+}
+
 bool StateTensors::areWhole() const {
   return llvm::all_of(tensors, [&](const Tensor &t) { return file.isWhole(*t.is); });
 }

@@ -30,6 +30,8 @@ public:
   /// Reads all dense logical elements, in this thread or those of `pool`. With `part`, elements outside it may be left
   /// as they are. There must be no problem.
   void read(void *dense, const Piece *part = nullptr, ThreadPool *pool = nullptr) const;
+  /// The same as f32, whatever the state's dtype is.
+  void readWide(float *dense, ThreadPool &pool) const;
   /// Whether no file has a part only of a tensor.
   bool areWhole() const;
   /// If they are: reads the elements that have a place in `places`, a piece at a time.

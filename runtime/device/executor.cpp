@@ -14,7 +14,13 @@ int64_t monotonicNow() {
 }
 
 StateView::StateView(Executor &executor, const State &state, StateAccess access)
-    : data(executor.openView(state, access)), executor(executor), state(state), access(access) {}
+    : data(openView(executor, state, access)), executor(executor), state(state), access(access) {}
+
+void *StateView::openView(Executor &executor, const State &state, StateAccess access) {
+  GPTC_CHECK(!isInFiles(state), "@{} has no memory", state.name);
+  return executor.openView(state, access);
+}
+
 StateView::~StateView() { executor.closeView(state, access, data); }
 
 Executor::Executor(const Module &planned, const Target &target, const Target &host, ThreadPool &pool,

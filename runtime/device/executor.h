@@ -56,6 +56,7 @@ public:
   void *const data;
 
 private:
+  static void *openView(Executor &executor, const State &state, StateAccess access);
   Executor &executor;
   const State &state;
   const StateAccess access;
@@ -86,6 +87,7 @@ public:
 
   bool has(llvm::StringRef function) const { return module.function(function); }
   const Type &argType(llvm::StringRef function, unsigned i) const;
+  /// Not of a parameter that is in files alone.
   StateView view(const State &state, StateAccess access) { return {*this, state, access}; }
   /// Compiles a host kernel that belongs to no function (for initial values).
   CompiledKernel compile(const kir::Kernel &kernel) { return std::move(jit.compile(&kernel)[0]); }

@@ -155,6 +155,8 @@ std::string stateProblem(const State &s) {
   if ((init == Initial::normal && !is({DType::f32})) ||
       (constant && !is({DType::f32, DType::f64, DType::i32, DType::u32, DType::i64})))
     return fmt::format("state {} of type {} cannot start as {}", s.name, s.type.str(), nameOf(init));
+  if (kindOf(s) == StateKind::quantized || isInFiles(s))
+    return fmt::format("state {} is one of sampling in few bits, which no folder has", s.name);
   if ((s.name == "rng_seed" || s.name == "step") && s.type != Type::scalar(DType::i64))
     return fmt::format("state {} is a {}", s.name, s.type.str());
   return "";
@@ -381,7 +383,8 @@ std::string resultIdentity(const Plan &plan) {
   std::map<llvm::StringRef, llvm::StringRef> settings;  // later ones override earlier ones
   for (const std::string &s : plan.model) {
     const auto [key, value] = llvm::StringRef(s).split('=');
-    if (key != "name" && key != "train.micro_batch" && !key.starts_with("parallel.") && !key.starts_with("compile."))
+    if (key != "name" && key != "train.micro_batch" && !key.starts_with("parallel.") && !key.starts_with("compile.") &&
+        key != "precision.weights")
       settings[key] = value;
   }
   const int64_t shards = mesh.data * fact<&ParallelFacts::shards>(m);

@@ -44,7 +44,8 @@ WeightsChoice WeightsChoice::parse(const std::string &text) {
 void requireWeights(const RunSettings &run, const WeightsChoice &choice) {
   const CheckpointStore store(run.outDir);
   const std::vector<int64_t> steps = store.steps();
-  if (choice.kind == WeightsChoice::inFolder || (choice.kind == WeightsChoice::newest && run.initFrom != "scratch"))
+  if (choice.kind == WeightsChoice::inFolder || choice.kind == WeightsChoice::tensors ||
+      (choice.kind == WeightsChoice::newest && run.initFrom != "scratch"))
     return;
   if (steps.empty())
     throw UserError(ErrorCode::FileMissing, fmt::format("there is no checkpoint under {}", run.outDir),
@@ -81,6 +82,8 @@ std::string loadForInference(Session &s, const ModelIdentity &model, const Weigh
   case WeightsChoice::inFolder:
     if (std::error_code e; fs::exists(path + "/manifest.json", e))
       return told(CheckpointStore::loadParameters(s.executor, model, path));
+    break;
+  case WeightsChoice::tensors:
     break;
   case WeightsChoice::newest:
     if (const auto info = store.loadNewest(s.executor, model, true, warn))

@@ -15,8 +15,9 @@ struct WeightsChoice {
   enum Kind {
     newest,  // newest checkpoint of the run; if there is none, init_from's weights
     ofStep,
-    best,     // the checkpoint with the lowest validation loss measured at its step
-    inFolder  // a checkpoint or other safetensors in any folder, or a GGUF file
+    best,      // the checkpoint with the lowest validation loss measured at its step
+    inFolder,  // a checkpoint or other safetensors in any folder, or a GGUF file
+    tensors    // the same by its tensors alone, whatever run wrote it: the context may be shorter
   } kind = newest;
   int64_t step = 0;
   std::string path;  // absolute

@@ -183,6 +183,24 @@ bool writeQ8_0(const float *v, uint8_t *b) {
          llvm::all_of(llvm::ArrayRef(v, kSmall), [](float x) { return std::isfinite(x); });
 }
 
+bool writeQ4_0(const float *v, uint8_t *b) {
+  float largest = 0;  // with its sign: it becomes -8
+  for (int j = 0; j < kSmall; ++j)
+    if (std::fabs(v[j]) > std::fabs(largest))
+      largest = v[j];
+  const float d = largest / -8, inverse = d != 0 ? 1 / d : 0;
+  const auto scale = _Float16(d);
+  std::memcpy(b, &scale, 2);
+  auto number = [&](float x) {
+    const float q = std::fma(x, inverse, 8.5f);       // as compilers contract what ggml says
+    return uint8_t(q >= 0 ? std::min(q, 15.0f) : 0);  // NaN: 0
+  };
+  for (int j = 0; j < kSmall / 2; ++j)
+    b[2 + j] = uint8_t(number(v[j]) | number(v[j + kSmall / 2]) << 4);
+  return !overflows(float(scale), d) &&
+         llvm::all_of(llvm::ArrayRef(v, kSmall), [](float x) { return std::isfinite(x); });
+}
+
 }  // namespace
 
 bool GgmlFormat::readable() const { return readerOf(type) != nullptr; }
@@ -231,6 +249,11 @@ bool quantize(GgmlType type, const float *values, int64_t n, void *blocks) {
     GPTC_CHECK(n % kSmall == 0, "{} values in blocks", n);
     for (int64_t i = 0; i < n; i += kSmall, b += 34)
       fits &= writeQ8_0(values + i, b);
+    return fits;
+  case GgmlType::q4_0:
+    GPTC_CHECK(n % kSmall == 0, "{} values in blocks", n);
+    for (int64_t i = 0; i < n; i += kSmall, b += 18)
+      fits &= writeQ4_0(values + i, b);
     return fits;
   default:
     GPTC_UNREACHABLE("{} is not written", ggmlFormat(type).name);

@@ -3,8 +3,8 @@
 // `bytes` bytes.
 //
 // All formats have a name and a size, so that messages can name what a file holds and offsets can be checked. Values
-// are read of f32, f16, bf16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K, and written as f32, f16, bf16 and
-// Q8_0.
+// are read of f32, f16, bf16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K, and written as f32, f16, bf16,
+// Q8_0 and Q4_0.
 #pragma once
 
 #include "llvm/ADT/StringRef.h"
@@ -46,10 +46,10 @@ const GgmlFormat &ggmlFormat(GgmlType type);
 /// reference, so the results are ggml's bit for bit. InternalError for a format that is not readable.
 void dequantize(GgmlType type, const void *blocks, int64_t n, float *to);
 
-/// Rounds `n` values, a multiple of the block's, to f32, f16, bf16 (to nearest even) or Q8_0 (the scale is the largest
-/// magnitude / 127, each value the nearest multiple, ties away from zero; the bytes are those of ggml's reference).
-/// False if a finite value became infinite: beyond f16 itself, or beyond what an f16 scale reaches. InternalError for
-/// other formats.
+/// Rounds `n` values, a multiple of the block's, to f32, f16, bf16 (to nearest even), Q8_0 (the scale is the largest
+/// magnitude / 127, each value the nearest multiple, ties away from zero) or Q4_0 (the value of the largest magnitude
+/// is -8 times the scale); the bytes are those of ggml's reference. False if a finite value became infinite: beyond f16
+/// itself, or beyond what an f16 scale reaches. InternalError for other formats.
 bool quantize(GgmlType type, const float *values, int64_t n, void *blocks);
 
 }  // namespace gptc

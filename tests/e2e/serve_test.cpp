@@ -165,6 +165,13 @@ TEST_F(ServeTest, AFolderIsServedAsItsPlan) {
   const HttpReply r = complete(object);
   ASSERT_EQ(r.status, 200) << r.body;
   EXPECT_EQ(r.json()["choices"], ofPlan.json()["choices"]);
+  EXPECT_EQ(stop().code, 0);
+  // In 8 bits, with a shorter context.
+  serveModel(folder + "/", {"--precision", "fp32", "--weights", "q8_0", "--context", "48"});
+  EXPECT_NE(readFile(output).find("note: weights as q8_0, "), std::string::npos) << readFile(output);
+  const HttpReply eights = complete(object);
+  ASSERT_EQ(eights.status, 200) << eights.body;
+  EXPECT_NE(eights.json()["choices"], ofPlan.json()["choices"]);
 }
 
 TEST_F(ServeTest, AModelThatCannotBeServedIsExplained) {
@@ -186,6 +193,9 @@ TEST_F(ServeTest, AModelThatCannotBeServedIsExplained) {
                          {{"serve", whole, "--checkpoint", "best"}, 2, "leave out --checkpoint and --out-dir"},
                          {{"sample", whole, "--out-dir", w.path("out")}, 2, "leave out --checkpoint and --out-dir"},
                          {{"sample", trained->plan, "--context", "8"}, 2, "a plan has its own"},
+                         {{"sample", trained->plan, "--weights", "q8_0"}, 2, "a plan has its own"},
+                         {{"sample", whole + "/config.json"}, 3, "is a file, and no GGUF file"},
+                         {{"serve", w.path("nowhere"), "--context", "8"}, 3, "there is no plan"},
                          {{"serve", trained->plan, "--precision", "bf16"}, 2, "a plan has its own"},
                          {{"serve", copy}, 3, "has no tokenizer"},
                          {{"serve", damaged}, 5, "damaged.gguf"},

@@ -215,7 +215,8 @@ INSTANTIATE_TEST_SUITE_P(
              {"model.preset=llama", "model.qk_norm=whole", "model.norm_position=output", "model.rope_scaling=yarn",
               "model.rope_factor=4", "model.rope_original_block_size=64"}},
         Case{"head", {"model.head_transform=true", "model.n_embd=256"}},
-        Case{"nopos", {"model.position=none", "model.bias=false"}}),
+        Case{"nopos", {"model.position=none", "model.bias=false"}}, Case{"gpt2Of8Bits", {"precision.weights=q8_0"}},
+        Case{"llamaOf4Bits", {"model.preset=llama", "model.n_kv_head=2", "precision.weights=q4_0"}}),
     [](const auto &info) { return info.param.name; });
 
 }  // namespace

@@ -180,8 +180,8 @@ void exportAsGguf(const Options &o, const Source &source) {
 void exportRun(const Options &o) {
   if (o.isGguf())
     return exportAsGguf(o, find(o));
-  if (o.dtype == "q8_0")
-    throw UserError(ErrorCode::Usage, "--dtype q8_0 is a format of GGUF files",
+  if (o.dtype == "q8_0" || o.dtype == "q4_0")
+    throw UserError(ErrorCode::Usage, fmt::format("--dtype {} is a format of GGUF files", o.dtype),
                     "write -o FILE.gguf, or add --format gguf");
   ExportOptions options;
   if (!o.dtype.empty())
@@ -207,8 +207,9 @@ void addExportCommand(Command &app) {
   c.option("-o,--out", o->out, "Folder or file to write; what an earlier export wrote is replaced")
       .required()
       .type("DIR|FILE.gguf");
-  c.option("--dtype", o->dtype, "Precision of the weights [hf: the checkpoint's, gguf: fp32]; q8_0 of GGUF files only")
-      .oneOf({"fp32", "bf16", "fp16", "q8_0"});
+  c.option("--dtype", o->dtype,
+           "Precision of the weights [hf: the checkpoint's, gguf: fp32]; q8_0 and q4_0 of GGUF files only")
+      .oneOf({"fp32", "bf16", "fp16", "q8_0", "q4_0"});
   c.option("--format", o->format,
            "hf: config.json, safetensors and the tokenizer; gguf: one file, for llama.cpp [by the ending of -o]")
       .oneOf({"hf", "gguf"});

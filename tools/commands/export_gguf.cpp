@@ -10,8 +10,9 @@
 namespace gptc {
 
 std::optional<GgmlType> ggufFormatOf(llvm::StringRef word) {
-  for (const auto &[name, type] : {std::pair{"fp32", GgmlType::f32}, std::pair{"fp16", GgmlType::f16},
-                                   std::pair{"bf16", GgmlType::bf16}, std::pair{"q8_0", GgmlType::q8_0}})
+  for (const auto &[name, type] :
+       {std::pair{"fp32", GgmlType::f32}, std::pair{"fp16", GgmlType::f16}, std::pair{"bf16", GgmlType::bf16},
+        std::pair{"q8_0", GgmlType::q8_0}, std::pair{"q4_0", GgmlType::q4_0}})
     if (word == name)
       return type;
   return std::nullopt;

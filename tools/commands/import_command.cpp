@@ -73,7 +73,7 @@ steps = 20                      # global batches of validation data each time
 every = 200                     # steps; a run that was ended goes on from the newest
 keep = 3
 )",
-      fmt::arg("title", f.title), fmt::arg("name", tomlString(f.name())),
+      fmt::arg("title", f.title), fmt::arg("name", tomlString(nameOfModel(f.path))),
       fmt::arg("init", tomlString((gguf ? "gguf:" : "hf:") + from)),
       fmt::arg("source", gguf ? "the keys of the file" : "the config.json there"),
       fmt::arg("model", modelText(f.model, f.context)), fmt::arg("tokenizer", tomlString(tokenizer)),

@@ -128,6 +128,19 @@ ImportedModel inFolder(const std::string &dir) {
   return found;
 }
 
+/// How the matrices of layers are best kept: in 4 bits if all are Q4_0, in 8 if all are blocks of integers.
+Weights weightsOf(const GgufFile &file) {
+  bool four = true, eight = true;
+  for (const GgufTensor &t : file.tensors()) {
+    const bool beside = t.name == "token_embd.weight" || t.name == "output.weight" || t.name == "position_embd.weight";
+    if (t.shape.size() < 2 || beside)
+      continue;
+    four &= t.format->type == GgmlType::q4_0;
+    eight &= t.format->elements > 1;
+  }
+  return four ? Weights::q4_0 : eight ? Weights::q8_0 : Weights::compute;
+}
+
 ImportedModel inGguf(const std::string &path) {
   const GgufFile file(path);
   ImportedModel found{.path = path, .tokenizer = path};
@@ -137,6 +150,7 @@ ImportedModel inGguf(const std::string &path) {
   std::set<std::string> formats;
   for (const GgufTensor &t : file.tensors())
     formats.insert(t.format->name);
+  found.weights = weightsOf(file);
   found.title =
       fmt::format("the model of a GGUF file: architecture {}, tensors of {}", found.family, fmt::join(formats, ", "));
   if (const auto v = readVocabulary(file))
@@ -150,9 +164,11 @@ ImportedModel inGguf(const std::string &path) {
 
 bool ImportedModel::isGguf() const { return tokenizer == path; }
 
-std::string ImportedModel::name() const {
-  const fs::path whole = absolutePath(path);
-  return isGguf() ? whole.stem() : whole.filename();
+std::string nameOfModel(const std::string &path) {
+  fs::path whole = absolutePath(path);
+  if (!whole.has_filename())  // DIR/
+    whole = whole.parent_path();
+  return gptc::isGguf(path) ? whole.stem() : whole.filename();
 }
 
 std::string ImportedModel::tokenizerProblem() const {
@@ -198,11 +214,13 @@ Plan planOfModel(const ImportedModel &imported, const RunAs &how) {
   std::string precision = how.precision;
   if (precision.empty())
     precision = plan.target.bf16Dot && !imported.wide ? "bf16" : "fp32";
+  const std::string weights = how.weights.empty() ? std::string(nameOf(imported.weights)) : how.weights;
   std::vector<std::string> settings = settingsOf(model);
-  for (const auto &[key, value] : {std::pair<const char *, std::string>{"name", imported.name()},
+  for (const auto &[key, value] : {std::pair<const char *, std::string>{"name", nameOfModel(imported.path)},
                                    {"model.init_from", (imported.isGguf() ? "gguf:" : "hf:") + plan.dir},
                                    {"data.tokenizer", absolutePath(imported.tokenizer)},
-                                   {"precision.compute", precision}})
+                                   {"precision.compute", precision},
+                                   {"precision.weights", weights}})
     settings.push_back(fmt::format("{}={}", key, tomlString(value)));
   settings.push_back("train.micro_batch=1");
   const Config config = readConfig("", settings);

@@ -14,14 +14,14 @@ namespace gptc {
 struct ImportedModel {
   std::string path;  // as given
   ModelConfig model;
-  int64_t context = 0;        // as it is described, which model.blockSize may be too short for
-  std::string family, title;  // "llama", and what it is in words
-  std::vector<int64_t> ends;  // tokens that end a text
-  std::string tokenizer;      // its file; "": none
-  bool wide = true;           // whether a matrix is stored in more than 16 bits
+  int64_t context = 0;                 // as it is described, which model.blockSize may be too short for
+  std::string family, title;           // "llama", and what it is in words
+  std::vector<int64_t> ends;           // tokens that end a text
+  std::string tokenizer;               // its file; "": none
+  bool wide = true;                    // whether a matrix is stored in more than 16 bits
+  Weights weights = Weights::compute;  // q8_0 or q4_0 if matrices are stored so
 
   bool isGguf() const;  // else a folder
-  std::string name() const;
 
   /// Why its tokenizer cannot be used; "" if it can.
   std::string tokenizerProblem() const;
@@ -31,13 +31,17 @@ struct ImportedModel {
 /// built. Throws UserErrors FileMissing, CheckpointDamaged, CheckpointMismatch and NotBuiltYet.
 ImportedModel importedModel(const std::string &path);
 
+/// The name of a model or a plan: that of the folder, or of the GGUF file without its ending.
+std::string nameOfModel(const std::string &path);
+
 /// Whether the path is a GGUF file or a folder with Hugging Face's config.json, rather than a plan.
 bool isImportable(const std::string &path);
 
 /// How a model is run that no model.toml describes.
 struct RunAs {
   int64_t context = 0;    // tokens; 0: that of the model, at most kUsualContext
-  std::string precision;  // precision.compute; "": bf16 if neither the weights nor this CPU lose by it, else fp32
+  std::string weights;    // precision.weights; "": those of the model
+  std::string precision;  // precision.compute; "": bf16 if this CPU multiplies it and no matrix is wide, else fp32
 };
 inline constexpr int64_t kUsualContext = 4096;
 

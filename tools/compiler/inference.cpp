@@ -9,6 +9,7 @@
 #include "tools/planner/codegen_passes.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
 
 namespace gptc {
@@ -53,15 +54,19 @@ void keepOnly(Module &m, llvm::ArrayRef<llvm::StringRef> functions, const Target
     for (const auto &s : m.states)
       if (used.contains(s->name) && kindOf(*s) == kind)
         used.insert(fact<&StateFacts::of>(*s));
-  llvm::StringSet<> replaced;
+  llvm::StringMap<std::string> replaced;  // parameters, by what takes their places
   for (const auto &s : m.states)
     if (const std::string of = fact<&StateFacts::of>(*s);
         used.contains(s->name) && kindOf(*s) == StateKind::low && !used.contains(of)) {
       const State *param = m.state(of);
       GPTC_CHECK(param && kindOf(*param) == StateKind::param, "@{} is no copy of a parameter", s->name);
-      if (replaced.insert(of).second)
+      if (replaced.try_emplace(of, s->name).second)
         takePlaceOf(*s, *param);
     }
+  for (const auto &s : m.states)
+    if (kindOf(*s) == StateKind::quantized)
+      if (const auto it = replaced.find(fact<&StateFacts::of>(*s)); it != replaced.end())
+        setFact<&StateFacts::of>(*s, it->second);
   // The files contain even parameters that no function reads.
   llvm::erase_if(m.states, [&](const auto &s) {
     const bool param = kindOf(*s) == StateKind::param;

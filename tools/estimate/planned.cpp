@@ -41,7 +41,7 @@ PlannedMemory plannedMemory(const Module &planned, const Target &target) {
   auto rounded = [&](int64_t bytes) { return int64_t(llvm::alignTo(uint64_t(bytes), alignment)); };
   int64_t base = 0;  // offset of the functions' region
   for (const auto &s : planned.states) {
-    if (livesOnHost(*s))
+    if (livesOnHost(*s) || isInFiles(*s))
       continue;
     const int64_t bytes = rounded(alignedBytes(s->type));
     base = std::max(base, fact<&StateFacts::at>(*s) + bytes);

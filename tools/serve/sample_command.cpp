@@ -351,8 +351,8 @@ private:
     if (!command.time)
       return;
     if (const double seconds = secondsBetween(first, last); ended == 1 && made > 1)
-      printError("{} tokens after the first in {:.3f} s: {:.1f} tokens/s\n", made - 1, seconds,
-                 double(made - 1) / seconds);
+      printError("{} tokens after the first in {:.3f} s: {:.1f} tokens/s; the first after {:.3f} s\n", made - 1,
+                 seconds, double(made - 1) / seconds, secondsBetween(started, first));
     if (const double seconds = secondsBetween(started, last); ended > 1 && made > 0)
       printError("{} samples, {} tokens in {:.3f} s, prompts included: {:.1f} tokens/s\n", ended, made, seconds,
                  double(made) / seconds);

@@ -39,12 +39,23 @@ using namespace kir;
 
 namespace matmul {
 
+/// The rest of a product with a weight of 8 or 4 bits, whose operands and anchor are known.
+static void readQuantized(Problem &p) {
+  const Type &a = p.anchor->operand(0)->type, &y = p.anchor->result()->type;
+  p.scales = int(p.anchor->operand(2)->index);
+  p.panels = p.anchor->operand(1)->type.dim(2);
+  p.k = p.lda = a.dim(-1);
+  p.n = y.dim(-1);
+  p.m = a.elements() / p.k;
+  p.stored = a.dtype;
+}
+
 std::string Problem::read(const Op &fused, Problem &p) {
   if (!fused.body)
     return "no body";
   const Op *unpack = nullptr;
   for (const Op &op : *fused.body) {
-    if (op.is(OpKind::matmul)) {
+    if (op.isOneOf(OpKind::matmul, OpKind::quantized_matmul)) {
       if (p.anchor)
         return "two matmuls";
       p.anchor = &op;
@@ -70,6 +81,15 @@ std::string Problem::read(const Op &fused, Problem &p) {
       return "the matmul's operands are not inputs of the group";
   p.a = input(0)->index;
   p.b = input(1)->index;
+  for (const Value *v : fused.body->back()->operands())
+    if (!v->type.sameShape(op.result()->type) && v->def != p.columnSum)
+      return "a result of another shape than the matmul's";
+  if (op.is(OpKind::quantized_matmul)) {
+    if (p.columnSum || unpack)
+      return "a quantized_matmul with something else";
+    readQuantized(p);
+    return "";
+  }
   p.init = op.numOperands() > 2 ? int(op.operand(2)->index) : -1;
   p.ta = op.attrs.getBool("ta");
   p.tb = op.attrs.getBool("tb");
@@ -83,9 +103,6 @@ std::string Problem::read(const Op &fused, Problem &p) {
     p.panels = panels.dim(-1) / stepOfPanels(panels.dtype);
   }
 
-  for (const Value *v : fused.body->back()->operands())
-    if (!v->type.sameShape(op.result()->type) && v->def != p.columnSum)
-      return "a result of another shape than the matmul's";
   if (const Op *sum = p.columnSum) {
     const Value *from = sum->operand(0);
     if (from->def && from->def->is(OpKind::cast))
@@ -710,12 +727,16 @@ Problem problemFor(const Op &fused, const Target &target) {
 
 Schedule defaults(const Op &fused, const Target &target) {
   const Problem p = problemFor(fused, target);
-  return target.isCuda() ? matmul::cudaSchedule(p, target) : matmul::cpuSchedule(p, target);
+  return p.scales >= 0     ? matmul::quantizedSchedule(p, target)
+         : target.isCuda() ? matmul::cudaSchedule(p, target)
+                           : matmul::cpuSchedule(p, target);
 }
 
 std::vector<Schedule> space(const Op &fused, const Schedule &base, const Target &target) {
   const Problem p = problemFor(fused, target);
-  return target.isCuda() ? matmul::cudaSpace(p, base, target) : matmul::cpuSpace(p, base, target);
+  return p.scales >= 0     ? matmul::quantizedSpace(p, base)
+         : target.isCuda() ? matmul::cudaSpace(p, base, target)
+                           : matmul::cpuSpace(p, base, target);
 }
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DType compute) {
@@ -723,6 +744,8 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
   if (target.isCuda())
     return matmul::buildCuda(fused, p, s, compute);
   GroupEval group(fused, compute);
+  if (p.scales >= 0)
+    return matmul::buildQuantized(group, p, s);
   if (matmul::isFewRows(p))
     return matmul::buildFewRows(group, p, s);
   LoweredGroup out;

@@ -13,6 +13,7 @@ namespace gptc::matmul {
 struct Problem {
   const Op *anchor = nullptr;
   unsigned a = 0, b = 0;  // operands of the fused op
+  int scales = -1;        // operand with the scales of b, if b is the numbers of a quantized_matmul; else -1
   int64_t panels = 0;     // columns of the panels in which operand b is packed (ir/ops/pack.cpp); 0: a plain matrix
   int init = -1;          // operand of the fused op with the initial value, or -1
   unsigned batchDims = 0;
@@ -86,6 +87,11 @@ bool isFewRows(const Problem &p);
 Schedule fewRowsSchedule(const Problem &p, const Target &target);
 std::vector<Schedule> fewRowsSpace(const Problem &p, const Schedule &base);
 LoweredGroup buildFewRows(GroupEval &group, const Problem &p, const Schedule &s);
+
+/// Weights of 8 or 4 bits (quantized.cpp).
+Schedule quantizedSchedule(const Problem &p, const Target &target);
+std::vector<Schedule> quantizedSpace(const Problem &p, const Schedule &base);
+LoweredGroup buildQuantized(GroupEval &group, const Problem &p, const Schedule &s);
 
 /// On CUDA (cuda_kernel.cpp): the default schedule; all tiles for which shared memory and registers have room, with
 /// each length and number of stages, best first by estimate; and the kernel.

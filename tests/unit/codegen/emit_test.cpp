@@ -194,6 +194,39 @@ TEST(Emit, DotsOfPairs) {
   }
 }
 
+// The instruction and what stands in for it: sums that wrap, the largest products, every width.
+TEST(Emit, DotsOfBytes) {
+  const int64_t n = 2048 + 5;
+  std::mt19937 rng(8);
+  auto word = [&] { return rng() % 8 ? uint32_t(rng()) : rng() % 2 ? 0xff80ff80u : 0x7f7fffffu; };
+  std::vector<std::vector<double>> in(4, std::vector<double>(n));
+  for (int64_t i = 0; i < n; ++i) {
+    in[0][i] = rng() % 8 ? double(int32_t(rng() % 100000) - 50000) : double(int32_t(0x7fffff00));
+    in[1][i] = word();
+    in[2][i] = word();
+  }
+  for (const char *mask : {"", "-avx512vnni", "-avx512f", "-avx"}) {
+    Jit jit(maskedTarget(mask), "");
+    for (int width : {1, 2, 4, 8, 16, 32}) {
+      Buffer acc = input("acc", n, DType::i32), a = input("a", n, DType::u32), b = input("b", n, DType::u32),
+             y = output("y", n, DType::i32);
+      Var i = makeVar("i");
+      Kernel k{"dot4",
+               {acc, a, b, y},
+               {loop(width == 1 ? LoopKind::serial : LoopKind::vector, i, imm(n),
+                     {store(y, ref(i), dot4(load(acc, ref(i)), load(a, ref(i)), load(b, ref(i))))}, width)}};
+      std::vector<std::vector<double>> got = in, interpreted = in;
+      runKernel(k, compile(jit, k), got);
+      interpret(k, interpreted);
+      EXPECT_EQ(got[3], interpreted[3]) << mask << " width " << width;
+      for (int64_t j = 0; j < n; ++j)
+        ASSERT_EQ(got[3][j], evalDot4(int32_t(in[0][j]), uint32_t(in[1][j]), uint32_t(in[2][j])))
+            << mask << " width " << width << ": " << in[0][j] << " " << std::hex << uint32_t(in[1][j]) << " "
+            << uint32_t(in[2][j]);
+    }
+  }
+}
+
 TEST(Emit, LoadsBF16AndPredicates) {
   Buffer x = input("x", 20, DType::bf16), p = input("p", 20, DType::pred), y = output("y", 20),
          q = output("q", 20, DType::pred);

@@ -138,7 +138,7 @@ TEST_F(Gguf, BlocksAreReadAndWrittenAsGgmlDoes) {
     ++read;
   }
   EXPECT_EQ(read, 11);
-  EXPECT_EQ(wrote, 3);
+  EXPECT_EQ(wrote, 4);
 }
 
 // ggml's roundf, not the nearest even number.
@@ -163,6 +163,8 @@ TEST_F(Gguf, ValuesThatAFormatCannotHoldAreSaid) {
                                                                                         {GgmlType::q8_0, 8e6f, true},
                                                                                         {GgmlType::q8_0, 9e6f, false},
                                                                                         {GgmlType::q8_0, inf, false},
+                                                                                        {GgmlType::q4_0, 5e5f, true},
+                                                                                        {GgmlType::q4_0, 6e5f, false},
                                                                                         {GgmlType::f32, inf, true}}) {
     v[7] = value;
     EXPECT_EQ(quantize(type, v.data(), 32, out.data()), fits) << ggmlFormat(type).name << " " << value;

@@ -50,7 +50,7 @@ def blocks():
     values[2] = np.arange(32) - 16  # ties of the rounding: 127 / 16 = 7.9375 of each
     values[3] = (np.arange(32) - 15.5) * 2.0**-3
     values[4] *= np.float32(1e-30)  # the scale becomes 0
-    for q in (Q.F16, Q.BF16, Q.Q8_0):
+    for q in (Q.F16, Q.BF16, Q.Q8_0, Q.Q4_0):
         lines.append(f"to {q.name} {hexes(values)} {hexes(gguf.quants.quantize(values, q))}")
     with open(os.path.join(OUT, "blocks.txt"), "w") as f:
         f.write("\n".join(lines) + "\n")

@@ -1,0 +1,183 @@
+// Keeps the weights of products in 8 or 4 bits (ir/quantized.h), in modules that train nothing: sampling is as fast as
+// weights are read. For CPUs.
+//
+//   1. Products: matmuls without `ta`, batch, fold and beginning whose second operand is a parameter or its low copy, a
+//      matrix of blocks of 32 along K, on one rank. Others stay as they are.
+//   2. With 4 bits the classifier, which is in no layer, has 8: its errors are those of the result.
+//   3. Each becomes a quantized_matmul, which reads two states of kind `quantized`. Products of one parameter share
+//   them
+//      if they have the same `tb`; of two orientations the first one is taken.
+//   4. A parameter that nothing else reads is in files alone: loading makes the numbers and scales of what it reads
+//   there.
+//      A low copy that nothing reads goes.
+//
+// Results change: both operands are rounded. Runs on the joint graph, after the passes that make low copies and pieces
+// and before fuse. Does nothing in a module that writes parameters, and without the module attribute `weights`.
+//
+// Options: all, as if `weights` were q8_0; cols, the columns of a panel, for tests.
+#include "passes/pass.h"
+
+#include "ir/facts.h"
+#include "ir/opdef.h"
+#include "ir/quantized.h"
+#include "passes/analysis/liveness.h"
+#include "passes/decisions.h"
+#include "support/diagnostics.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSet.h"
+
+namespace gptc {
+
+namespace {
+
+/// Columns of a panel: two vectors of 64 bytes.
+constexpr int64_t usualColumns = 32;
+
+class QuantizeWeights {
+public:
+  QuantizeWeights(Module &m, Weights weights, int64_t cols) : m(m), weights(weights), cols(cols) {}
+
+  bool run() {
+    for (const auto &f : m.functions)
+      for (Op *op = f->body.front(), *next; op; op = next) {
+        next = op->next();
+        if (op->is(OpKind::matmul))
+          visit(*op);
+      }
+    if (chosen.empty())
+      return false;
+    removeUnread();
+    record(m, {.pass = "quantize-weights",
+               .name = "weights",
+               .choice = fmt::format("{}, {} of {} products", nameOf(weights), done, done + left),
+               .effect = {.memory = memory},
+               .note = left ? fmt::format("others: {}", why)
+                            : std::string("products round what they read to 8 bits, too")});
+    return true;
+  }
+
+private:
+  struct Chosen {
+    bool tb;
+    int64_t bits;
+    State *numbers, *scales;
+  };
+  Module &m;
+  const Weights weights;
+  const int64_t cols;
+  llvm::StringMap<Chosen> chosen;  // by parameter
+  int64_t done = 0, left = 0;      // products of parameters
+  double memory = 0;
+  std::string why;  // a reason for a product that stays
+
+  /// The parameter that a state is, or that it is a low copy of; else null.
+  State *parameterOf(const State *s) const {
+    const std::optional<StateKind> kind = s ? kindOf(*s) : std::nullopt;
+    State *p = kind == StateKind::low     ? m.state(fact<&StateFacts::of>(*s))
+               : kind == StateKind::param ? m.state(s->name)
+                                          : nullptr;
+    return p && kindOf(*p) == StateKind::param ? p : nullptr;
+  }
+
+  void visit(Op &op) {
+    const Op *read = op.operand(1)->def;
+    State *p = read && read->is(OpKind::read) ? parameterOf(m.state(read->state)) : nullptr;
+    if (!p)
+      return;
+    const bool tb = op.attrs.getBool("tb");
+    const int64_t bits = weights == Weights::q8_0 || op.layer < 0 ? 8 : 4;
+    const auto type = quantizedType(p->type, cols, tb, bits);
+    const auto known = chosen.find(p->name);
+    std::string problem;
+    if (op.attrs.getBool("ta") || op.attrs.getInt("batch") || op.attrs.getInt("fold") || op.numOperands() > 2)
+      problem = "they are no plain products";
+    else if (isPiece(*p))
+      problem = "ranks have pieces of them";
+    else if (!type)
+      problem = fmt::format("{} has no blocks of {} along its inputs", p->name, quantBlock);
+    else if (op.operand(0)->type.padded(-1) != op.operand(0)->type.dim(-1))
+      problem = "their inputs are padded";
+    else if (known != chosen.end() && known->second.tb != tb)
+      problem = fmt::format("{} is read along both dimensions", p->name);
+    if (!problem.empty()) {
+      ++left;
+      why = problem;
+      return;
+    }
+    if (known == chosen.end())
+      add(*p, tb, bits, *type);
+    replace(op, chosen.find(p->name)->second);
+    ++done;
+  }
+
+  void add(const State &p, bool tb, int64_t bits, const QuantizedType &type) {
+    auto state = [&](const char *what, const Type &t) {
+      State *s = addState(m, fmt::format("{}.{}", what, p.name), t, StateKind::quantized);
+      setFact<&StateFacts::of>(*s, p.name);
+      if (tb)
+        setFact<&StateFacts::tb>(*s, true);
+      memory += double(alignedBytes(t));
+      return s;
+    };
+    State *numbers = state("numbers", type.numbers);
+    chosen[p.name] = {tb, bits, numbers, state("scales", type.scales)};
+  }
+
+  static void replace(Op &op, const Chosen &weight) {
+    Builder b(*op.parent(), &op);
+    b.loc = op.loc;
+    b.layer = op.layer;
+    Value *y = b.op(OpKind::quantized_matmul, {op.operand(0), b.read(*weight.numbers), b.read(*weight.scales)},
+                    {op.result()->type}, attrs({{"bits", weight.bits}}))
+                   ->result();
+    op.result()->replaceAllUsesWith(y);
+    op.erase();
+  }
+
+  void removeUnread() {
+    llvm::StringSet<> touched;
+    for (const auto &f : m.functions)
+      for (Op *op = f->body.front(), *next; op; op = next) {
+        next = op->next();
+        if (op->is(OpKind::read) && op->result()->unused())  // as `precision` leaves them
+          op->erase();
+        else if (op->isOneOf(OpKind::read, OpKind::write))
+          touched.insert(op->state);
+      }
+    llvm::erase_if(m.states, [&](const auto &s) {
+      const bool goes =
+          kindOf(*s) == StateKind::low && !touched.contains(s->name) && chosen.contains(fact<&StateFacts::of>(*s));
+      memory -= goes ? double(alignedBytes(s->type)) : 0;
+      return goes;
+    });
+    for (const auto &s : m.states)
+      if (kindOf(*s) == StateKind::low)
+        touched.insert(fact<&StateFacts::of>(*s));
+    for (const auto &s : m.states)
+      if (chosen.contains(s->name) && !touched.contains(s->name)) {
+        setFact<&StateFacts::memory>(*s, Memory::files);
+        memory -= double(alignedBytes(s->type));
+      }
+  }
+};
+
+}  // namespace
+
+bool quantizeWeights(Module &m, const PassOptions &options) {
+  const Weights asked = fact<&PrecisionFacts::weights>(m);
+  if ((asked == Weights::compute && !options.values.getBool("all")) || isDecided(m, "quantize-weights", "weights"))
+    return false;
+  for (const auto &f : m.functions)
+    for (const Op &op : f->body)
+      if (const State *s = op.is(OpKind::write) ? m.state(op.state) : nullptr; s && kindOf(*s) == StateKind::param)
+        return false;
+  if (options.target && options.target->isCuda())
+    throw UserError(ErrorCode::NotBuiltYet, fmt::format("GPUs have no products with weights of {} yet", nameOf(asked)),
+                    "precision.weights = \"compute\" keeps weights as they are computed with");
+  const int64_t cols = options.values.getInt("cols");
+  return QuantizeWeights(m, asked == Weights::compute ? Weights::q8_0 : asked, cols ? cols : usualColumns).run();
+}
+
+}  // namespace gptc

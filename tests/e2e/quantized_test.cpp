@@ -1,0 +1,150 @@
+// Weights of 8 and 4 bits: the same numbers from every file, less memory, and nearly the same model.
+#include "tests/support/harness.h"
+
+#include "ir/facts.h"
+#include "ir/quantized.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/plan/plan.h"
+#include "runtime/serve/generator.h"
+#include "runtime/train/session.h"
+#include "support/gguf/gguf_file.h"
+#include "tools/compiler/inference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+using namespace e2e;
+using namespace gptc;
+
+namespace {
+
+/// Opens a plan with weights from a file or a folder.
+struct Opened {
+  Opened(const std::string &weights, Plan plan, const ModelIdentity &model) : session(std::move(plan), cacheDir()) {
+    loadWeights(session.executor, weights, model);
+  }
+  gptc::Session session;
+  const Module &module() const { return *session.plan.planned; }
+  int64_t arena() const { return fact<&MemoryFacts::arenaBytes>(module()); }
+  std::map<std::string, std::string> states(StateKind kind) {
+    std::map<std::string, std::string> all;
+    for (const auto &s : module().states)
+      if (kindOf(*s) == kind && !isInFiles(*s))
+        all[s->name] = std::string(session.executor.view(*s, StateAccess::read).as<char>(), size_t(s->type.bytes()));
+    return all;
+  }
+  std::vector<float> logits(const std::vector<int32_t> &tokens) {
+    static const HowToChoose greedy{};
+    CachedModel m(session.executor);
+    const CachedModel::Part part{
+        .slot = 0, .tokens = tokens, .begin = 0, .end = int64_t(tokens.size()), .hows = greedy};
+    m.read(part);
+    return m.logits(0).vec();
+  }
+};
+
+struct Quantized : ::testing::Test {
+  Workplace w;
+
+  std::string newest(const std::string &out) const {
+    return fmt::format("{}/checkpoints/{}", w.path(out), w.checkpoints(w.path(out)).back());
+  }
+
+  Opened open(const std::string &dir, const std::string &weights) {
+    Plan plan = loadPlan(dir);
+    const ModelIdentity model = modelIdentity(*plan.planned);
+    return {weights, servingPlan(std::move(plan), 2, cacheDir()), model};
+  }
+};
+
+TEST_F(Quantized, NumbersAreThoseOfEveryFile) {
+  const std::vector<int32_t> tokens = {1, 9, 5, 3, 40, 2, 7};
+  int n = 0;
+  for (const std::vector<std::string> &family :
+       std::vector<std::vector<std::string>>{{},
+                                             {"model.preset=llama", "model.n_head=4", "model.n_kv_head=2"},
+                                             {"model.preset=bloom", "model.vocab_size=67"}}) {
+    std::vector<std::string> settings = family;
+    settings.insert(settings.end(), {"train.steps=3", "model.n_embd=64", "model.dropout=0.0"});
+    const std::string plain = w.compile(fmt::format("plain{}", n), settings);
+    const std::string out = fmt::format("out{}", n);
+    w.train(plain, out);
+    const std::string f32 = newest(out);
+    Opened wide = open(plain, f32);
+    const std::vector<float> want = wide.logits(tokens);
+    for (const auto &[weights, compute, bound] :
+         {std::tuple{"q8_0", "fp32", 0.03}, {"q8_0", "bf16", 0.03}, {"q4_0", "fp32", 0.3}, {"q4_0", "bf16", 0.3}}) {
+      const std::string what = fmt::format("{} {} {}", n, weights, compute), gguf = w.path(what + ".gguf");
+      ASSERT_EQ(w.gptc({"export", w.path(out), "-o", gguf, "--format", "gguf", "--dtype", weights}).code, 0);
+      std::vector<std::string> more = settings;
+      more.insert(more.end(),
+                  {fmt::format("precision.compute={}", compute), fmt::format("precision.weights={}", weights)});
+      const std::string plan = w.compile(what, more);
+      Opened folder = open(plan, f32), file = open(plan, gguf);
+      const auto numbers = folder.states(StateKind::quantized);
+      EXPECT_GE(numbers.size(), 2u * 2 * 4) << what;  // of two layers, at the least
+      EXPECT_TRUE(file.states(StateKind::quantized) == numbers) << what;
+      EXPECT_LT(folder.arena(), wide.arena()) << what;
+      // The same model but for rounding.
+      const std::vector<float> got = folder.logits(tokens);
+      double difference = 0, size = 0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        difference += double(got[i] - want[i]) * (got[i] - want[i]);
+        size += double(want[i]) * want[i];
+      }
+      EXPECT_GT(difference, 0) << what;
+      EXPECT_LT(std::sqrt(difference / size), bound) << what;
+    }
+    ++n;
+  }
+}
+
+// Also blocks that rounding would not give: those of llama.cpp's quantisation by importance.
+TEST_F(Quantized, BlocksOfFilesAreKept) {
+  const std::vector<std::string> settings = {"model.preset=llama", "model.n_embd=64", "train.steps=1"};
+  w.train(w.compile("plain", settings), "out");
+  for (const auto &[weights, bits] : {std::pair{"q8_0", 8}, {"q4_0", 4}}) {
+    const std::string path = w.path(fmt::format("{}.gguf", weights));
+    ASSERT_EQ(w.gptc({"export", w.path("out"), "-o", path, "--format", "gguf", "--dtype", weights}).code, 0);
+    const GgufTensor down = *GgufFile(path).find("blk.0.ffn_down.weight");
+    if (bits == 4) {  // no number is -8 or 7, the second largest magnitudes
+      std::string bytes = readFile(path);
+      for (int64_t block = 0; block < down.bytes / 18; ++block)
+        for (int64_t i = 2; i < 18; ++i) {
+          auto &b = reinterpret_cast<uint8_t &>(bytes[size_t(down.at + block * 18 + i)]);
+          b = uint8_t(std::clamp(b & 15, 1, 14) | std::clamp(b >> 4, 1, 14) << 4);
+        }
+      writeFile(path, bytes);
+    }
+    std::vector<std::string> more = settings;
+    more.push_back(fmt::format("precision.weights={}", weights));
+    Opened o = open(w.compile(weights, more), path);
+    auto states = o.states(StateKind::quantized);
+    const State &numbers = *o.module().state("numbers.h.0.mlp.c_proj.weight");
+    const int64_t n = down.rows(), k = down.columns(), cols = numbers.type.dim(2);
+    std::vector<float> want(size_t(n * k));
+    GgufFile(path).read(down, 0, n * k, want.data());
+    const auto *words = reinterpret_cast<const uint32_t *>(states[numbers.name].data());
+    const auto *scales = reinterpret_cast<const _Float16 *>(states["scales.h.0.mlp.c_proj.weight"].data());
+    for (int64_t row = 0; row < n; ++row)
+      for (int64_t i = 0; i < k; ++i) {
+        const QuantizedPlace p = quantizedPlace(i, row, k, cols, bits);
+        const int64_t number = int64_t(words[p.word] >> p.shift & ((1 << bits) - 1)) - quantOffset(bits);
+        ASSERT_EQ(float(number) * float(scales[p.scale]), want[size_t(row * k + i)]) << weights << row << " " << i;
+      }
+  }
+}
+
+// A module for training, and one whose weights have no blocks of 32, stay as they are.
+TEST_F(Quantized, IsLeftOutWhereItCannotBe) {
+  const std::string plan = w.compile("plan", {"precision.weights=q8_0", "train.steps=1", "model.n_embd=48"});
+  const Plan p = loadPlan(plan);
+  for (const auto &s : p.planned->states)
+    EXPECT_NE(kindOf(*s), StateKind::quantized) << s->name;
+  w.train(plan, "out");
+  Opened s = open(plan, newest("out"));
+  EXPECT_EQ(s.states(StateKind::quantized).size(), 2u * 2);  // the second product of two MLPs, 192 wide
+}
+
+}  // namespace
