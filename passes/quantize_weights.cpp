@@ -1,5 +1,5 @@
-// Keeps the weights of products in 8 or 4 bits (ir/quantized.h), in modules that train nothing: sampling is as fast as
-// weights are read. For CPUs.
+// Keeps the weights of products in 8 or 4 bits (ir/quantized.h), in modules that train nothing: reading weights is
+// what sampling spends its time on. For CPUs.
 //
 //   1. Products: matmuls without `ta`, batch, fold and beginning whose second operand is a parameter or its low copy, a
 //      matrix of blocks of 32 along K, on one rank. Others stay as they are.
@@ -49,12 +49,13 @@ public:
     if (chosen.empty())
       return false;
     removeUnread();
-    record(m, {.pass = "quantize-weights",
-               .name = "weights",
-               .choice = fmt::format("{}, {} of {} products", nameOf(weights), done, done + left),
-               .effect = {.memory = memory},
-               .note = left ? fmt::format("others: {}", why)
-                            : std::string("products round what they read to 8 bits, too")});
+    record(m,
+           {.pass = "quantize-weights",
+            .name = "weights",
+            .choice = fmt::format("{}, {} of {} weights", nameOf(weights), chosen.size(), chosen.size() + left.size()),
+            .effect = {.memory = memory},
+            .note = left.empty() ? std::string("products round what they read to 8 bits, too")
+                                 : fmt::format("others: {}", why)});
     return true;
   }
 
@@ -68,7 +69,7 @@ private:
   const Weights weights;
   const int64_t cols;
   llvm::StringMap<Chosen> chosen;  // by parameter
-  int64_t done = 0, left = 0;      // products of parameters
+  llvm::StringSet<> left;          // parameters of products that stay
   double memory = 0;
   std::string why;  // a reason for a product that stays
 
@@ -102,14 +103,13 @@ private:
     else if (known != chosen.end() && known->second.tb != tb)
       problem = fmt::format("{} is read along both dimensions", p->name);
     if (!problem.empty()) {
-      ++left;
+      left.insert(p->name);
       why = problem;
       return;
     }
     if (known == chosen.end())
       add(*p, tb, bits, *type);
     replace(op, chosen.find(p->name)->second);
-    ++done;
   }
 
   void add(const State &p, bool tb, int64_t bits, const QuantizedType &type) {

@@ -510,7 +510,7 @@ Plan withSlots(Plan plan, int64_t slots) {
     return inferencePlan(std::move(plan), kSampling, defaultCacheDir());
   plan = servingPlan(std::move(plan), slots, defaultCacheDir());
   const Weights weights = fact<&PrecisionFacts::weights>(*plan.planned);
-  std::string kept = weights == Weights::compute ? "" : fmt::format("{}, no product", nameOf(weights));
+  std::string kept = weights == Weights::compute ? "" : fmt::format("{}, none", nameOf(weights));
   for (const Decision &d : decisionsOf(*plan.planned))
     if (d.pass == "quantize-weights")
       kept = fmt::format("{}; {}", d.choice, d.note);

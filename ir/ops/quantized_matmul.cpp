@@ -104,8 +104,8 @@ OpDef define_quantized_matmul() {
       .name = "quantized_matmul",
       .summary =
           "product with a weight of 8 or 4 bits in panels (ir/quantized.h). Each row of a is rounded to 8 bits in "
-          "blocks "
-          "of 32; a block's sum is exact, and one chain over blocks adds sum * (scale of a * scale of the weight)",
+          "blocks of 32; a block's sum is exact, and one chain over blocks adds sum * (scale of a * scale of the "
+          "weight)",
       .shapes = "a [M.., K], numbers u32 [P, K bits/32, cols], scales [P, K/32, cols] -> y [M.., N], of the type given",
       .operands = {{"a"}, {"numbers"}, {"scales"}},
       .attrs = {{AttrSpec::Int, "bits", false, int64_t(8)}},

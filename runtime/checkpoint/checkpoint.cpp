@@ -42,9 +42,9 @@ constexpr int kSchema = 3;  // 1: always of one rank; 1 and 2: no state/, and no
 constexpr size_t kManifestLimit = 64 << 20, kIndexLimit = 100 << 20;  // bytes; a manifest may list very many data files
 
 /// Reads state `s` from tensors that have no problem.
-void readState(Executor &executor, const State &s, const StateTensors &tensors) {
+void readState(Executor &executor, const QuantizedWeights &few, const State &s, const StateTensors &tensors) {
   const Type type = wholeType(s);
-  if (const auto quantized = quantizedOf(executor.planned(), s)) {
+  if (const QuantizedWeight *quantized = few.of(s)) {
     std::vector<float> values(size_t(type.elements())), padded(isDense(type) ? 0 : size_t(type.paddedElements()));
     tensors.readWide(values.data(), executor.threads());
     if (!padded.empty())
@@ -511,8 +511,9 @@ static CheckpointInfo loadOne(Executor &executor, const std::string &dir, int64_
     }
   }
   // All checks have passed: now change the executor's states.
+  const QuantizedWeights few(planned);
   for (size_t i = 0; i < read.size(); ++i)
-    readState(executor, *read[i], StateTensors(*read[i], i < parameterStates ? parameters : *optimizer));
+    readState(executor, few, *read[i], StateTensors(*read[i], i < parameterStates ? parameters : *optimizer));
   for (const State *s : fresh)
     fillConstantState(executor, *s);
   fillCopies(executor);
@@ -734,8 +735,9 @@ void loadWeights(Executor &executor, const std::string &path, const ModelIdentit
   const TensorFiles file(folder ? weightFiles(path) : std::vector{path});
   checkTensors(executor.planned(), path, file, false,
                "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
+  const QuantizedWeights few(executor.planned());
   for (const State *s : savedStates(executor.planned(), true))
-    readState(executor, *s, StateTensors(*s, file, true));
+    readState(executor, few, *s, StateTensors(*s, file, true));
   fillCopies(executor);
 }
 

@@ -121,9 +121,8 @@ private:
 };
 
 /// Checks by their headers alone that the weights at `path`, as loadWeights takes them, are those of a model, a module
-/// in any phase: names, dtypes and shapes of all tensors. Returns whether a
-/// matrix, but for the table of positions, has more than 16 bits. Throws what
-/// loadWeights throws, with `remedy` as the fix of what does not fit.
+/// in any phase: names, dtypes and shapes of all tensors. Returns whether a matrix, but for the table of positions, has
+/// more than 16 bits. Throws what loadWeights throws, with `remedy` as the fix of what does not fit.
 bool checkWeights(const Module &model, const std::string &path, const std::string &remedy);
 
 /// Loads parameters from a GGUF file (runtime/checkpoint/gguf_weights.h), a safetensors file, a folder with one, or

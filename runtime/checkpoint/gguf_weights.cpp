@@ -200,6 +200,7 @@ void loadGguf(Executor &executor, const std::string &path) {
   const StateParts all = checked(file, m, false, "`gptc import FILE.gguf` writes the [model] that it holds");
   // All checks have passed: now change the executor's states.
   const int64_t rank = executor.ranks ? executor.ranks->rank : 0;
+  const QuantizedWeights few(m);
   for (const auto &[s, parts] : all) {
     GPTC_CHECK(isConvertible(DType::f32, s->type.dtype), "@{} : {}", s->name, s->type.str());
     const Places places(*s, Piece::of(*s, Mesh::of(m), rank));
@@ -208,7 +209,7 @@ void loadGguf(Executor &executor, const std::string &path) {
         TensorRead(file, *file.find(part.name), part, places, to, dtype).run(executor.threads());
     };
     // Padding stays as it is: zero.
-    if (const auto quantized = quantizedOf(m, *s)) {
+    if (const QuantizedWeight *quantized = few.of(*s)) {
       std::vector<float> values(size_t(s->type.paddedElements()));
       read(values.data(), DType::f32);
       storeQuantized(executor, *quantized, values.data());

@@ -19,8 +19,7 @@ class Executor;
 void loadGguf(Executor &executor, const std::string &path);
 
 /// The checks of loadGguf for a module in any phase, by the file's header alone. Returns whether a matrix, but
-/// for the table of positions, is f32.
-/// `remedy`: the fix of what does not fit.
+/// for the table of positions, is f32. `remedy`: the fix of what does not fit.
 bool checkGguf(const Module &m, const std::string &path, const std::string &remedy);
 
 /// What a file has beside the parameters.

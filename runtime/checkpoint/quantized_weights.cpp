@@ -1,8 +1,8 @@
 #include "runtime/checkpoint/quantized_weights.h"
 
 #include "ir/facts.h"
-#include "ir/kernel/eval.h"
 #include "ir/quantized.h"
+#include "runtime/checkpoint/state.h"
 #include "runtime/device/executor.h"
 #include "support/diagnostics.h"
 #include "support/gguf/blocks.h"
@@ -48,6 +48,22 @@ std::optional<Block> exactBlock(const float *x) {
   return std::nullopt;
 }
 
+/// Words of a block as ir/quantized.h has them.
+uint32_t wordOf8(const Block &b, int64_t w) {
+  uint32_t word = 0;
+  for (int t = 0; t < 4; ++t)
+    word |= uint32_t(uint8_t(b.q[t * 8 + w] + 128)) << (8 * t);
+  return word;
+}
+uint32_t wordOf4(const Block &b, int64_t w) {
+  // Elements 8t + w and, in the upper halves, 8t + w + 4.
+  auto element = [&](int64_t i) { return uint32_t(b.q[i % 16] >> (i / 16 * 4) & 15); };
+  uint32_t word = 0;
+  for (int t = 0; t < 4; ++t)
+    word |= (element(t * 8 + w) | element(t * 8 + w + 4) << 4) << (8 * t);
+  return word;
+}
+
 struct Panels {
   const float *values;
   int64_t n, k, ld, cols, bits;
@@ -62,8 +78,8 @@ struct Panels {
     std::fill_n(numbers + panel * blocks * words * cols, blocks * words * cols, 0);
     std::fill_n(scales + panel * blocks * cols, blocks * cols, uint16_t(0));
     bool fits = true;
-    for (int64_t c = 0; c < here; ++c)
-      for (int64_t block = 0; block < blocks; ++block) {
+    for (int64_t block = 0; block < blocks; ++block)
+      for (int64_t c = 0; c < here; ++c) {
         const int64_t k0 = block * quantBlock;
         float x[quantBlock];
         for (int64_t i = 0; i < quantBlock; ++i)
@@ -72,14 +88,9 @@ struct Panels {
         fits &= quantize(bits == 8 ? GgmlType::q8_0 : GgmlType::q4_0, x, quantBlock, &rounded);
         if (bits == 4)
           rounded = exactBlock(x).value_or(rounded);
-        uint32_t all[8] = {};
-        for (int64_t i = 0; i < quantBlock; ++i) {
-          const uint32_t number = bits == 8 ? uint8_t(rounded.q[i] + 128) : rounded.q[i % 16] >> (i / 16 * 4) & 15;
-          const QuantizedPlace p = quantizedPlace(i, 0, quantBlock, 1, bits);
-          all[p.word] |= number << p.shift;
-        }
+        uint32_t *to = numbers + (panel * blocks + block) * words * cols + c;
         for (int64_t w = 0; w < words; ++w)
-          numbers[((panel * blocks + block) * words + w) * cols + c] = all[w];
+          to[w * cols] = bits == 8 ? wordOf8(rounded, w) : wordOf4(rounded, w);
         scales[(panel * blocks + block) * cols + c] = rounded.scale;
       }
     return fits;
@@ -88,23 +99,30 @@ struct Panels {
 
 }  // namespace
 
-std::optional<QuantizedWeight> quantizedOf(const Module &m, const State &param) {
-  QuantizedWeight w{&param, nullptr, nullptr};
-  for (const auto &s : m.states)
-    if (kindOf(*s) == StateKind::quantized && fact<&StateFacts::of>(*s) == param.name) {
-      const State *&to = s->type.dtype == DType::u32 ? w.numbers : w.scales;
-      GPTC_CHECK(!to, "@{} has numbers twice", param.name);
-      to = s.get();
-    }
-  if (!w.numbers && !w.scales)
-    return std::nullopt;
-  GPTC_CHECK(w.numbers && w.scales, "@{} has numbers or scales alone", param.name);
-  const bool tb = fact<&StateFacts::tb>(*w.numbers);
-  w.bits = w.numbers->type.dim(1) * 32 / param.type.dim(tb ? 1 : 0);
-  const auto type = quantizedType(param.type, w.numbers->type.dim(2), tb, w.bits);
-  GPTC_CHECK(type && w.numbers->type == type->numbers && w.scales->type == type->scales, "@{} and @{} of @{}",
-             w.numbers->name, w.scales->name, param.name);
-  return w;
+QuantizedWeights::QuantizedWeights(const Module &m) {
+  for (const auto &s : m.states) {
+    if (kindOf(*s) != StateKind::quantized)
+      continue;
+    const std::string of = fact<&StateFacts::of>(*s);
+    QuantizedWeight &w = all[of];
+    w.param = m.state(of);
+    const State *&to = s->type.dtype == DType::u32 ? w.numbers : w.scales;
+    GPTC_CHECK(w.param && !to, "@{} of @{}", s->name, of);
+    to = s.get();
+  }
+  for (auto &[name, w] : all) {
+    GPTC_CHECK(w.numbers && w.scales, "@{} has numbers or scales alone", name);
+    const bool tb = fact<&StateFacts::tb>(*w.numbers);
+    w.bits = w.numbers->type.dim(1) * 32 / w.param->type.dim(tb ? 1 : 0);
+    const auto type = quantizedType(w.param->type, w.numbers->type.dim(2), tb, w.bits);
+    GPTC_CHECK(type && w.numbers->type == type->numbers && w.scales->type == type->scales, "@{} and @{} of @{}",
+               w.numbers->name, w.scales->name, name);
+  }
+}
+
+const QuantizedWeight *QuantizedWeights::of(const State &param) const {
+  const auto it = all.find(param.name);
+  return it == all.end() ? nullptr : &it->second;
 }
 
 void storeQuantized(Executor &executor, const QuantizedWeight &w, const float *values) {
@@ -126,22 +144,7 @@ void storeQuantized(Executor &executor, const QuantizedWeight &w, const float *v
                     "precision.weights = \"compute\" keeps weights as they are computed with");
   if (isInFiles(*w.param))
     return;
-  const StateView own = executor.view(*w.param, StateAccess::write);
-  executor.threads().each(type.padded(0), [&](int64_t row) {
-    const int64_t width = type.padded(1);
-    const float *from = values + row * width;
-    auto convert = [&](auto *to, auto narrow) { std::transform(from, from + width, to + row * width, narrow); };
-    switch (type.dtype) {
-    case DType::f32:
-      return convert(own.as<float>(), [](float v) { return v; });
-    case DType::bf16:
-      return convert(own.as<uint16_t>(), [](float v) { return kir::bitsOfBF16(kir::roundBF16(v)); });
-    case DType::f16:
-      return convert(own.as<_Float16>(), [](float v) { return _Float16(v); });
-    default:
-      GPTC_UNREACHABLE("a parameter of {}", type.str());
-    }
-  });
+  storeRounded(executor, type.dtype, values, executor.view(*w.param, StateAccess::write).data, type.paddedElements());
 }
 
 }  // namespace gptc

@@ -178,26 +178,18 @@ void initializeStates(Executor &executor, uint64_t seed) {
   fillCopies(executor);
 }
 
-namespace {
-
-struct Narrowing {
-  const float *from;
-  char *to;
-  DType dtype;
-  int64_t elements;
-};
-
-void narrow(void *arg, int64_t begin, int64_t end) {
-  const auto &n = *static_cast<Narrowing *>(arg);
-  for (int64_t i = begin * kChunk, last = std::min(end * kChunk, n.elements); i < last; ++i) {
-    if (n.dtype == DType::bf16)
-      reinterpret_cast<uint16_t *>(n.to)[i] = kir::bitsOfBF16(kir::roundBF16(n.from[i]));
-    else
-      reinterpret_cast<_Float16 *>(n.to)[i] = _Float16(n.from[i]);
-  }
+void storeRounded(Executor &executor, DType dtype, const float *from, void *to, int64_t n) {
+  executor.threads().each((n + kChunk - 1) / kChunk, [&](int64_t chunk) {
+    const int64_t begin = chunk * kChunk, end = std::min(begin + kChunk, n);
+    auto store = [&](auto *to, auto round) { std::transform(from + begin, from + end, to + begin, round); };
+    if (dtype == DType::f32)
+      return store(static_cast<float *>(to), [](float v) { return v; });
+    if (dtype == DType::bf16)
+      return store(static_cast<uint16_t *>(to), [](float v) { return kir::bitsOfBF16(kir::roundBF16(v)); });
+    GPTC_CHECK(dtype == DType::f16, "values stored as {}", nameOf(dtype).str());
+    store(static_cast<_Float16 *>(to), [](float v) { return _Float16(v); });
+  });
 }
-
-}  // namespace
 
 namespace {
 
@@ -326,8 +318,7 @@ void fillCopies(Executor &executor) {
     }
     GPTC_CHECK(s->type.dtype == DType::bf16 || s->type.dtype == DType::f16, "@{} : {}", s->name, s->type.str());
     auto fill = [&](const float *from) {
-      Narrowing n{from, to.as<char>(), s->type.dtype, s->type.paddedElements()};
-      executor.threads().run((n.elements + kChunk - 1) / kChunk, narrow, &n);
+      storeRounded(executor, s->type.dtype, from, to.data, s->type.paddedElements());
     };
     if (Cut::of(*p, "data") && !Cut::of(*s, "data")) {
       gathered.resize(wholeAlongData(*p).bytes());

@@ -25,6 +25,9 @@ void fillConstantState(Executor &executor, const State &s);
 /// If ranks along "data" hold pieces of parameters, all ranks must call it.
 void fillCopies(Executor &executor);
 
+/// Stores n values as f32, bf16 or f16 (to nearest even), on all threads.
+void storeRounded(Executor &executor, DType dtype, const float *from, void *to, int64_t n);
+
 /// Copy between a state, of which this rank may hold a piece, and its padded whole, which has the bytes of wholeType.
 /// All ranks must call loadWhole together, because it gathers their pieces.
 void storeWhole(Executor &executor, const State &s, const void *whole);

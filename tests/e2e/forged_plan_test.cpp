@@ -138,6 +138,18 @@ TEST(ForgedPlan, StatesTheRuntimeCannotFillAreRefused) {
   Result r = forger.run(bad);
   EXPECT_EQ(r.code, 5) << r.output;
   EXPECT_NE(r.output.find("cannot start as normal"), std::string::npos) << r.output;
+  // Those of weights in few bits are made in memory only.
+  for (const auto &[from, to] :
+       {std::pair{"state @wpe.weight : f32[16,32] {", "state @wpe.weight : f32[16,32] {memory=\"files\", "},
+        {"state @wpe.weight", "state @few : u32[1,8,1024] {init=\"zeros\", kind=\"quantized\", of=\"wte.weight\", "
+                              "tb=true}\n  state @wpe.weight"}}) {
+    bad = forger.planned();
+    at = bad.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    r = forger.run(bad.replace(at, std::string(from).size(), to));
+    EXPECT_EQ(r.code, 5) << r.output;
+    EXPECT_NE(r.output.find("is one of sampling in few bits"), std::string::npos) << r.output;
+  }
 }
 
 // Pieces of states are copied by the number of the rank, functions called by the number of the shard.

@@ -274,7 +274,7 @@ private:
 
 Schedule quantizedSchedule(const Problem &p, const Target &target) {
   if (target.isCuda())
-    throw UserError(ErrorCode::NotBuiltYet, "products with weights of 8 bits have no kernel for GPUs",
+    throw UserError(ErrorCode::NotBuiltYet, "products with weights of 8 or 4 bits have no kernel for GPUs",
                     "precision.weights = \"compute\" keeps weights as they are computed with");
   Schedule s;
   s.vec = int(std::min<int64_t>(target.lanes(DType::f32), p.panels & -p.panels));
@@ -286,8 +286,7 @@ Schedule quantizedSchedule(const Problem &p, const Target &target) {
   s.mc = std::clamp<int64_t>(roundedBytes / bytesOfRow(p) / s.mr, 1, std::max<int64_t>(1, 48 / s.mr)) * s.mr;
   if (s.mc >= p.m)
     s.mc = ceilDiv(p.m, int64_t(s.mr)) * s.mr;
-  // Some tasks for each thread, but each rounds its rows: of one row an eighth of the time for a panel, of many a
-  // third.
+  // Some tasks for each thread, but each of several panels, whose products share the rounding of rows.
   const int64_t panels = ceilDiv(p.n, p.panels), rowTasks = ceilDiv(p.m, s.mc),
                 wanted = ceilDiv(int64_t(target.threads) * 4, rowTasks), least = p.m > s.mr ? 8 : 2;
   s.nc = std::clamp(ceilDiv(panels, wanted), std::min(panels, least), panels) * p.panels;
