@@ -26,7 +26,7 @@ class Parameters {
 public:
   Parameters(Module &m, const ModelConfig &c) : m(m), c(c) {}
 
-  void declare() {
+  void declare(bool hasHead) {
     // GPT-2's 0.02 suits its own width of 768. Activations keep unit size at any width with 1/sqrt(width), hence this
     // scaling; narrow models learn much faster with it (docs/lab/training.md).
     const double linearStd = 0.02 * std::sqrt(768.0 / double(c.nEmbd));
@@ -66,14 +66,16 @@ public:
     }
     if (c.normPosition != NormPosition::post)
       norm("ln_f");
-    if (c.headTransform) {
-      linear("head.dense", c.nEmbd, c.nEmbd, linearStd, c.bias);
-      norm("head.norm");
+    if (hasHead) {
+      if (c.headTransform) {
+        linear("head.dense", c.nEmbd, c.nEmbd, linearStd, c.bias);
+        norm("head.norm");
+      }
+      if (!c.tieEmbeddings)
+        matrix("lm_head.weight", c.vocabSize, c.nEmbd, 0.02);
+      if (c.headBias)
+        parameter("lm_head.bias", Type(DType::f32, {c.vocabSize}), Initial::zeros);
     }
-    if (!c.tieEmbeddings)
-      matrix("lm_head.weight", c.vocabSize, c.nEmbd, 0.02);
-    if (c.headBias)
-      parameter("lm_head.bias", Type(DType::f32, {c.vocabSize}), Initial::zeros);
     counter("rng_seed");
     counter("step");
   }
@@ -258,10 +260,17 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   const int64_t prefill = std::min<int64_t>(64, c.blockSize);
   sayFacts(*m, config);
   Parameters declarations(*m, c);
-  declarations.declare();
+  declarations.declare(!options.embed || c.causal);
   applyGroups(config, *m);
   if (config.precision.compute == "fp16")
     declarations.declareLossScale();
+  if (options.embed) {
+    int64_t tokens = 16;
+    for (; tokens < c.blockSize; tokens *= 2)
+      buildEmbed(*m, config, options, tokens);
+    buildEmbed(*m, config, options, tokens);
+    return m;
+  }
   if (options.slots) {
     GPTC_CHECK(c.causal, "an encoder has no cache");
     setFact<&BatchFacts::prefill>(*m, prefill);

@@ -104,6 +104,15 @@ public:
     b.ret({logits});
   }
 
+  void buildEmbed(int64_t tokens) {
+    Value *tok = f->body.addArg(Type(DType::i32, {1, tokens}), "tok");
+    Value *positions = f->body.addArg(Type(DType::i64, {tokens}), "positions");
+    documents = f->body.addArg(Type(DType::i64, {1, tokens, 2}), "documents");
+    Value *h = finalNorm(hidden(tok, positions));
+    at("");
+    b.ret({h});
+  }
+
 private:
   /// The residual stream [t,C] behind all layers.
   Value *hidden(Value *tok, Value *pos) {
@@ -175,10 +184,12 @@ private:
     return bias ? add(y, read(name + ".bias")) : y;
   }
 
-  /// The positions, i64[t], of tokens that each have a slot and a position, i64[t,2].
-  Value *positionsOf(Value *places) { return reshape(slice(places, 1, 1, 1), {places->type.dim(0)}); }
+  /// The positions, i64[t], of tokens that each have a slot and a position, i64[t,2], or a position, i64[t].
+  Value *positionsOf(Value *places) {
+    return places->type.rank() == 1 ? places : reshape(slice(places, 1, 1, 1), {places->type.dim(0)});
+  }
 
-  /// Position embeddings of rows from `pos` on, or of the places of tokens; of all rows if `pos` is null.
+  /// Position embeddings of rows from `pos` on, or of the positions of tokens; of all rows if `pos` is null.
   Value *embed(Value *tokens, Value *pos) {
     at("wte");
     Value *h = b.value(OpKind::embedding, {read("wte.weight"), tokens});
@@ -205,7 +216,7 @@ private:
     return dropout(h, -1, residualSite);
   }
 
-  /// Angles of `rows` positions from `pos` (null: 0) on, or of the places of tokens, for all layers.
+  /// Angles of `rows` positions from `pos` (null: 0) on, or of the positions of tokens, for all layers.
   void makeRopeTable(int64_t rows, Value *pos) {
     if (c.position != Position::rope)
       return;
@@ -276,7 +287,7 @@ private:
       qkv = b.value(OpKind::rope, {qkv, ropeTable}, std::move(how));
     }
     at("attn", l);
-    Value *y = pos                           ? cachedAttention(qkv, l, pos)
+    Value *y = pos && !documents             ? cachedAttention(qkv, l, pos)
                : options.decomposedAttention ? decomposed(qkv, l)
                                              : attention(qkv, l);
     at("attn.c_proj", l);
@@ -346,6 +357,10 @@ private:
   Value *attention(Value *qkv, int l) {
     AttrMap a = attentionAttrs(l);
     a.set("causal", c.causal);
+    if (documents) {
+      a.set("documents", true);
+      return b.value(OpKind::attention, {qkv, documents}, a);
+    }
     if (!dropping)
       return b.value(OpKind::attention, {qkv}, a);
     a.set("p", c.dropout);
@@ -419,6 +434,7 @@ private:
   Builder b;
   int64_t fold;
   Value *seq0 = nullptr;
+  Value *documents = nullptr;  // where that of each token begins and ends; null: there is a cache, or one of all tokens
   Value *ropeTable = nullptr;
   bool dropping = false;
   llvm::StringMap<Value *> readings;
@@ -442,6 +458,11 @@ void buildStep(Module &m, const Config &config, const BuildOptions &options, int
 
 void buildScore(Module &m, const Config &config, const BuildOptions &options, int64_t tokens) {
   FunctionBuilder(m, config, options, "score").buildScore(tokens);
+}
+
+void buildEmbed(Module &m, const Config &config, const BuildOptions &options, int64_t tokens) {
+  const std::string name = fmt::format("embed_{}", tokens);
+  FunctionBuilder(m, config, options, name.c_str()).buildEmbed(tokens);
 }
 
 }  // namespace gptc

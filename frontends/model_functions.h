@@ -17,6 +17,9 @@ void buildCached(Module &m, const Config &config, const BuildOptions &options, c
 /// Adds @step_N for N = `tokens`, of which `chosen` get logits and a token chosen by them.
 void buildStep(Module &m, const Config &config, const BuildOptions &options, int64_t tokens, int64_t chosen);
 
+/// Adds @embed_N for N = `tokens`.
+void buildEmbed(Module &m, const Config &config, const BuildOptions &options, int64_t tokens);
+
 /// Adds @score, which returns the logits behind each of its `tokens`.
 void buildScore(Module &m, const Config &config, const BuildOptions &options, int64_t tokens);
 

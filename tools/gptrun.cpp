@@ -1,9 +1,7 @@
 // gptrun: runs a plan. Trains by default; `gptrun sample PLAN` and `gptrun eval PLAN` use the trained weights.
-#include "frontends/hf_folder.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "ir/facts.h"
 #include "ir/mesh.h"
-#include "passes/decisions.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/cuda/gpu.h"
@@ -19,8 +17,6 @@
 #include "runtime/launch/world.h"
 #include "runtime/rendezvous/rendezvous.h"
 #include "runtime/train/trainer.h"
-#include "runtime/train/weights.h"
-#include "runtime/tuning/cache_secret.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/stderr.h"
@@ -28,12 +24,10 @@
 #include "tools/commands/command_line.h"
 #include "tools/commands/main_guard.h"
 #include "tools/compiler/compile.h"
-#include "tools/compiler/imported_model.h"
-#include "tools/compiler/inference.h"
 #include "tools/estimate/run_log.h"
 #include "tools/planner/cache_dir.h"
-#include "tools/serve/sample_command.h"
-#include "tools/serve/serve_command.h"
+#include "tools/run/plans.h"
+#include "tools/run/texts.h"
 
 #include <algorithm>
 #include <atomic>
@@ -75,74 +69,6 @@ private:
   bool parseSpecial;
 };
 
-struct Options {
-  std::string plan, outDir, resume = "auto", data;
-  std::optional<std::string> hosts, checkpoint;
-  std::string model;  // another program's, whose weights are taken; absolute
-  int64_t steps = -1;
-  int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not given
-  unsigned threads = 0;
-  bool profile = false, check = false, agent = false, allowChangedData = false;
-  SampleCommand sample;
-  ServeCommand serve;
-  RunAs as;  // a model of another program
-};
-
-void warn(const std::string &text) { printError("warning: {}\n", text); }
-
-/// Compares imported weights, from which this run begins or which it evaluates, with the plan: they may have arrived
-/// after it was made.
-void requireOwnModel(const Options &o, const Plan &plan) {
-  std::string weights;
-  if (o.checkpoint) {
-    weights = WeightsChoice::parse(*o.checkpoint).path;
-  } else if (o.resume == "never" || CheckpointStore(plan.run.outDir).steps().empty()) {
-    weights = llvm::StringRef(plan.run.initFrom).split(':').second.str();
-  }
-  if (weights.empty() || plan.model.empty())
-    return;
-  requireSameModel(weights, plan.model);
-}
-
-/// Why the plan's output folder is refused, "" if it is not: a foreign plan may name another run's folder, to continue
-/// that run and remove its checkpoints. Accepted if this user compiled the plan or named the folder, or if it is below
-/// the working folder.
-std::string problemOfFolder(const Options &o, const Plan &plan) {
-  std::error_code e;
-  const std::string here = std::filesystem::current_path(e).string(), &out = plan.run.outDir;
-  if (!o.outDir.empty() || plan.madeHere)
-    return "";
-  if (!liesWithin(out, here))
-    return fmt::format("its out_dir {} leads out of the working folder {}", out, here);
-  if (const std::string link = linkOutOf(out, here); !link.empty())
-    return fmt::format("in its out_dir the link {} leads out of the working folder", link);
-  return "";
-}
-
-void requireFolder(const Options &o, const Plan &plan) {
-  if (const std::string problem = problemOfFolder(o, plan); !problem.empty())
-    throw UserError(ErrorCode::Usage,
-                    fmt::format("the plan {} was not compiled with the cache of this user, and {}", o.plan, problem),
-                    "say where the run is: --out-dir DIR; or compile the plan here, with the cache that gptrun finds");
-}
-
-Plan planOf(const Options &o, bool trains = false) {
-  if (isImportable(o.plan))
-    throw UserError(
-        ErrorCode::Usage, fmt::format("{} is a model, not a plan", o.plan),
-        fmt::format(
-            "`gptc import {}`, then `gptc compile model.toml`; `gptrun sample` and `gptrun serve` take it as it is",
-            o.plan));
-  Plan plan = loadPlan(o.plan, cacheSecret(defaultCacheDir()));
-  if (trains && plan.run.trainData.empty())  // a plan from a .gir names none
-    throw UserError(ErrorCode::FileMissing, "the plan names no training data",
-                    "compile again with --set data.train=FILE; `gptc data prepare` makes one from text");
-  if (!o.outDir.empty())
-    plan.run.outDir = absolutePath(o.outDir);
-  requireOwnModel(o, plan);
-  return plan;
-}
-
 /// The plan for `ranks` ranks, derived from its model description if it is for another number. One rank (`makes`)
 /// writes it; the others wait at `barrier` until it exists.
 Plan forRanks(Plan plan, int64_t ranks, bool makes, const std::function<void()> &barrier) {
@@ -165,28 +91,6 @@ Plan forRanks(Plan plan, int64_t ranks, bool makes, const std::function<void()> 
   return plan;
 }
 
-/// A model without its training, for a command of one rank.
-class Inference {
-public:
-  Inference(const Options &o, const Plan &plan)
-      : choice(!o.model.empty() ? WeightsChoice{WeightsChoice::tensors, 0, o.model}
-               : o.checkpoint   ? WeightsChoice::parse(*o.checkpoint)
-                                : WeightsChoice()),
-        model(modelIdentity(*plan.planned)) {
-    if (choice.kind != WeightsChoice::inFolder && choice.kind != WeightsChoice::tensors)
-      requireFolder(o, plan);
-    requireWeights(plan.run, choice);
-  }
-  Session open(const Options &o, Plan plan, llvm::ArrayRef<llvm::StringRef> functions) const {
-    return Session(inferencePlan(std::move(plan), functions, defaultCacheDir()), defaultCacheDir(), o.threads);
-  }
-  std::string load(Session &session) const { return loadForInference(session, model, choice, warn); }
-
-private:
-  const WeightsChoice choice;
-  const ModelIdentity model;  // of the complete plan
-};
-
 /// Number and placement of the ranks, from the command line or from the launcher of this one.
 struct Ranks {
   World world;
@@ -195,7 +99,7 @@ struct Ranks {
   int size() const { return nodes * perNode; }
 };
 
-Ranks chooseRanks(const Options &o, const World &world, const Plan &plan) {
+Ranks chooseRanks(const RunOptions &o, const World &world, const Plan &plan) {
   Ranks r;
   r.world = world;
   if (o.hosts) {
@@ -247,7 +151,7 @@ Ranks chooseRanks(const Options &o, const World &world, const Plan &plan) {
 }
 
 /// Starts this program once per rank, with the same arguments.
-int launchRanks(const Options &o, const Ranks &ranks, const Plan &plan, const std::vector<std::string> &words) {
+int launchRanks(const RunOptions &o, const Ranks &ranks, const Plan &plan, const std::vector<std::string> &words) {
   // Report now what every rank would report.
   if (Mesh::of(*plan.planned).ranks() != ranks.size())
     PlanForRanks(plan, ranks.size());
@@ -323,7 +227,7 @@ public:
   }
   /// If the plan's folder needs a judgement (problemOfFolder), rank 0's counts, because caches of other machines may
   /// not know the plan. Under our launcher, the launcher's counts for all ranks.
-  void agreeOnFolder(const Options &o, const Plan &plan) {
+  void agreeOnFolder(const RunOptions &o, const Plan &plan) {
     if (world.source == World::Source::launcher)
       return;
     if (world.rank == 0) {
@@ -439,7 +343,7 @@ void printShares(const Plan &plan) {
              formatBytes(double(fact<&MemoryFacts::arenaBytes>(*plan.planned))));
 }
 
-int runTraining(const Options &o, const std::vector<std::string> &words) {
+int runTraining(const RunOptions &o, const std::vector<std::string> &words) {
   ::signal(SIGPIPE, SIG_IGN);  // if nobody reads the output, the run ends between two steps (runtime/train/trainer.h)
   const World w = World::find();
   Plan plan;
@@ -499,169 +403,12 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
       return;
     if (const std::string line = forecastLine(session, w.nodes, times, kernels);
         !line.empty() && !appendForecast(session.plan.run.outDir, line))
-      warn(fmt::format("forecast.jsonl cannot be written in {}", session.plan.run.outDir));
+      printError("warning: forecast.jsonl cannot be written in {}\n", session.plan.run.outDir);
   });
 }
 
-/// A plan that continues as many samples at once as there are slots. On CPUs all have slots, so that a sample does not
-/// depend on their number; on a GPU one sequence is fastest by itself.
-Plan withSlots(Plan plan, int64_t slots) {
-  if (plan.model.empty() || (slots == 1 && plan.target.isCuda()))
-    return inferencePlan(std::move(plan), kSampling, defaultCacheDir());
-  plan = servingPlan(std::move(plan), slots, defaultCacheDir());
-  const Weights weights = fact<&PrecisionFacts::weights>(*plan.planned);
-  std::string kept = weights == Weights::compute ? "" : fmt::format("{}, none", nameOf(weights));
-  for (const Decision &d : decisionsOf(*plan.planned))
-    if (d.pass == "quantize-weights")
-      kept = fmt::format("{}; {}", d.choice, d.note);
-  if (!kept.empty())
-    printError("note: weights as {}\n", kept);
-  if (slots > 1) {
-    int64_t cache = 0;
-    for (const auto &s : plan.planned->states)
-      cache += kindOf(*s) == StateKind::cache ? s->type.bytes() : 0;
-    printError("note: {} slots of {} tokens: {} of cache, {} in all\n", slots,
-               fact<&ModelFacts::blockSize>(*plan.planned), formatBytes(double(cache)),
-               formatBytes(double(fact<&MemoryFacts::arenaBytes>(*plan.planned))));
-  }
-  return plan;
-}
-
-int64_t slotsOfSample(const Options &o, const Plan &plan) {
-  const bool many = !o.sample.prompts.empty() || o.sample.defaults.n > 1;
-  if (plan.model.empty() && (o.sample.slots > 1 || o.sample.beams > 1))
-    throw UserError(
-        ErrorCode::NotBuiltYet,
-        "the plan was compiled from a module: it continues one sample at a time, and has no --slots or --beams",
-        "leave them out, or compile a model.toml");
-  return o.sample.beams ? o.sample.beams : o.sample.slots ? o.sample.slots : many ? 8 : 1 + o.sample.generator.guesses;
-}
-
-/// A plan that continues texts, and what it takes.
-struct Continuing {
-  Plan plan;
-  Inference inference;
-  Tokenizer tokenizer;
-  ModelTokens tokens;
-  PromptLimits limits;
-};
-
-/// The plan, or one for a model of another program, which is then o.model.
-Plan planForTexts(Options &o) {
-  std::error_code e;
-  if (!isImportable(o.plan) && !std::filesystem::is_regular_file(o.plan, e)) {
-    Plan plan = planOf(o);
-    for (const auto &[option, given] : {std::pair{"--context", o.as.context > 0},
-                                        {"--precision", !o.as.precision.empty()},
-                                        {"--weights", !o.as.weights.empty()}})
-      if (given)
-        throw UserError(ErrorCode::Usage,
-                        fmt::format("{} is for a Hugging Face folder or a GGUF file: a plan has its own", option),
-                        "leave it out, or compile the plan again");
-    return plan;
-  }
-  if (o.checkpoint || !o.outDir.empty())
-    throw UserError(ErrorCode::Usage, fmt::format("{} has weights, and no run with others", o.plan),
-                    "leave out --checkpoint and --out-dir, or import the model and compile a plan");
-  Plan plan = planOfModel(importedModel(o.plan), o.as);
-  printError("note: {} with a context of {} tokens (--precision, --context)\n",
-             nameOf(fact<&PrecisionFacts::compute>(*plan.planned)), fact<&ModelFacts::blockSize>(*plan.planned));
-  o.model = plan.dir;
-  return plan;
-}
-
-Continuing openForTexts(Options &o) {
-  Plan plan = planForTexts(o);
-  requireGenerator(*plan.planned);
-  const std::string file = plan.run.tokenizer;
-  if (file.empty())
-    throw UserError(ErrorCode::FileMissing, "the plan names no tokenizer",
-                    "set data.tokenizer in model.toml and compile again");
-  const Inference inference(o, plan);
-  const PromptLimits limits = {fact<&ModelFacts::vocabSize>(*plan.planned),
-                               fact<&ModelFacts::blockSize>(*plan.planned)};
-  Tokenizer tokenizer = Tokenizer::load(file);
-  ModelTokens tokens = modelTokens(file, tokenizer);
-  return {std::move(plan), inference, std::move(tokenizer), std::move(tokens), limits};
-}
-
-/// Loads the weights, and leaves out tokens that have no text.
-void loadForTexts(const Continuing &c, Session &session, CompletionRequest &defaults) {
-  c.inference.load(session);
-  defaults.ends = c.tokens.ends;
-  defaults.options.tokens = c.tokenizer.vocabSize();
-  if (std::string note = tokensWithoutText(*session.plan.planned, c.tokenizer.vocabSize()); !note.empty())
-    printError("note: {}\n", note);
-}
-
-void runSample(Options o) {
-  SampleCommand &command = o.sample;
-  CompletionRequest &defaults = command.defaults;
-  if (!command.jsonl)
-    defaults.echo = true;
-  if (command.logProbs >= 0)
-    defaults.logProbs = command.logProbs;
-  if (const auto problem = problemOf(defaults)) {
-    std::string option = "--" + problem->parameter;
-    std::replace(option.begin(), option.end(), '_', '-');
-    throw UserError(ErrorCode::Usage, fmt::format("{} {}", option, problem->message),
-                    "gptrun sample --help lists what it takes");
-  }
-  Continuing c = openForTexts(o);
-  defaults.parseSpecial |= c.plan.run.parseSpecial;
-  command.limits = c.limits;
-  command.generator.copiesPrefixes = !c.plan.target.isCuda();
-  checkCommand(command, c.tokenizer);
-  const int64_t slots = slotsOfSample(o, c.plan);
-  Session session(withSlots(std::move(c.plan), slots), defaultCacheDir(), o.threads);
-  loadForTexts(c, session, defaults);
-  samplePrompts(session.executor, c.tokenizer, command);
-}
-
-void runServe(Options o) {
-  ServeCommand &command = o.serve;
-  Continuing c = openForTexts(o);
-  if (c.plan.model.empty())
-    throw UserError(ErrorCode::NotBuiltYet, "the plan was compiled from a module, which has no slots for many clients",
-                    "compile a model.toml");
-  command.limits = c.limits;
-  command.generator.copiesPrefixes = !c.plan.target.isCuda();
-  if (command.modelName.empty())
-    command.modelName = nameOfModel(o.plan);
-  CompletionRequest defaults;
-  defaults.options.maxTokens = 16;  // as OpenAI's; so is the temperature
-  defaults.options.temperature = 1;
-  Session session(withSlots(std::move(c.plan), command.slots), defaultCacheDir(), o.threads);
-  loadForTexts(c, session, defaults);
-  serve(session.executor, c.tokenizer, c.tokens, command, defaults);
-}
-
-void runEval(const Options &o) {
-  Plan plan = planOf(o);
-  const Inference inference(o, plan);
-  const Module &m = *plan.planned;
-  if (plan.run.valData.empty() && o.data.empty())
-    throw UserError(ErrorCode::FileMissing, "the plan names no validation data",
-                    "give --data FILE, or set data.val in model.toml and compile again");
-  TokenData data(o.data.empty() ? plan.run.valData : o.data, o.data.empty() ? "data.val" : "--data",
-                 fact<&ModelFacts::vocabSize>(m), fact<&ModelFacts::blockSize>(m), 2, maskToken(m));
-  if (!o.data.empty())
-    data.requireNarrowTokens();
-  data.checkTokens();
-  Session session = inference.open(o, std::move(plan), kEvaluation);
-  if (!session.executor.has("eval"))
-    throw UserError(ErrorCode::PlanDamaged, "the plan cannot be evaluated: it has no @eval",
-                    "compile it again with `gptc compile`");
-  std::string from = inference.load(session);
-  auto start = std::chrono::steady_clock::now();
-  double loss = *evaluate(session.executor, data, o.steps >= 0 ? o.steps : session.plan.run.evalSteps);
-  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  fmt::print("{} {:.4f}  perplexity {:.2f}  ({}{}, {:.1f} s)\n", o.data.empty() ? "val loss" : "loss", loss,
-             std::exp(loss), o.data.empty() ? "" : o.data + ", ", from, seconds);
-}
-
 int run(int argc, char **argv) {
-  Options o;
+  RunOptions o;
   CommandLine app("gptrun", "gptrun: trains, samples and evaluates a plan made by `gptc compile`");
   auto common = [&](Command a, bool takesModels = false) {
     if (takesModels)
@@ -733,6 +480,11 @@ int run(int argc, char **argv) {
   model(serve);
   weights(serve);
   addServeOptions(serve, o.serve);
+  Command embed = app.command("embed", "vectors of texts, by an encoder or a decoder");
+  common(embed, true);
+  model(embed);
+  weights(embed);
+  addEmbedOptions(embed, o.embed);
   Command eval = app.command("eval", "loss on the validation data, or on another file");
   common(eval);
   weights(eval);
@@ -754,6 +506,8 @@ int run(int argc, char **argv) {
     runSample(std::move(o));
   else if (serve.given())
     runServe(std::move(o));
+  else if (embed.given())
+    runEmbed(std::move(o));
   else if (eval.given())
     runEval(o);
   else

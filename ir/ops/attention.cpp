@@ -9,7 +9,8 @@
 //   lse_i = log sum_j exp(s_ij),   p_ij = exp(s_ij - lse_i),   o_i = sum_j m_ij p_ij v_j
 // where m_ij is 0 or 1/(1-p) by dropout, drawn at index (h*T + i)*T + j of the sequence: what the dropout op would draw
 // for [B,H,T,T]. If the op has only some of `of_heads` heads, head0 is the first of them, from which slopes and indices
-// count. Backward, as in Dao et al. 2022, with delta_i = do_i . o_i:
+// count. With documents, several texts in a sequence, a query sees only keys of its own, as if the text stood alone.
+// Backward, as in Dao et al. 2022, with delta_i = do_i . o_i:
 //   dv_j = sum_i m_ij p_ij do_i,   ds_ij = p_ij (m_ij do_i . v_j - delta_i),   dq_i = scale sum_j ds_ij k_j,   dk_j =
 //   scale sum_i ds_ij q_i
 // where a soft cap multiplies ds_ij by 1 - tanh^2 (s_ij / cap).
@@ -48,6 +49,19 @@ int64_t firstKey(const Op &op, int64_t i) {
   const int64_t window = op.attrs.getInt("window");
   return window ? std::max<int64_t>(0, i - window + 1) : 0;
 }
+
+/// The keys that query i of sequence b sees: begin to end - 1. Bounds of documents are taken as including i.
+struct Seen {
+  int64_t begin, end;
+  Seen(const Op &op, const Heads &n, std::span<const Tensor *const> in, int64_t b, int64_t i)
+      : begin(firstKey(op, i)), end(causal(op) ? i + 1 : n.rows) {
+    if (!op.attrs.getBool("documents"))
+      return;
+    const double *document = &in[documentsOperand(op)]->data[size_t(2 * (b * n.rows + i))];
+    begin = std::max(begin, int64_t(std::clamp(document[0], 0.0, double(i))));
+    end = std::min(end, int64_t(std::clamp(document[1], double(i + 1), double(n.rows))));
+  }
+};
 
 /// Scores s_ij of head h, computed from given products q . k.
 class Scores {
@@ -110,24 +124,31 @@ private:
   RandomKey key{};
 };
 
-/// Rule for the optional operands from `first` on: seed, step and seq0, all three or none, then head0 if there is
-/// of_heads.
+/// Rule for the optional operands from `first` on: seed, step and seq0, all three or none, then documents if the
+/// attribute says so, then head0 if there is of_heads.
 bool expectOptionalOperands(const Op &op, unsigned first, int64_t heads, std::string &error) {
   constexpr int64_t most = 1 << 24;
   const int64_t all = op.attrs.getInt("of_heads");
   if (all != 0 && (all < heads || all > most))
     return fail(error, "of_heads = {} must be at least the {} heads that are here, and at most {}", all, heads, most);
-  const unsigned given = op.numOperands() - first, n = given - (all != 0);
-  if (all != 0 && (given == 0 || given == 3))
+  const bool documents = op.attrs.getBool("documents");
+  const unsigned given = op.numOperands() - first, n = given - documents - (all != 0);
+  if (all != 0 && (given == documents || given == 3u + documents))
     return fail(error, "of_heads = {} needs the operand head0", all);
   if (n != 0 && n != 3)
-    return fail(error, "seed, step and seq0 must be given together, and head0 only with of_heads");
+    return fail(error, "seed, step and seq0 must be given together, and documents and head0 only with documents = true "
+                       "and of_heads");
   for (unsigned i = first; i < op.numOperands(); ++i)
-    if (!expectScalar(op, i, DType::i64, error))
+    if (!(documents && i == documentsOperand(op)) && !expectScalar(op, i, DType::i64, error))
       return false;
   if (n == 0 && op.attrs.getFloat("p") != 0)
     return fail(error, "p = {} needs the operands seed, step and seq0", op.attrs.getFloat("p"));
   return true;
+}
+
+bool expectDocuments(const Op &op, const Heads &n, std::string &error) {
+  return !op.attrs.getBool("documents") || expectType(op, documentsOperand(op), Type(DType::i64, {n.batch, n.rows, 2}),
+                                                      "where the document of each token begins and ends", error);
 }
 
 std::vector<AttrSpec> attentionAttrs() {
@@ -136,7 +157,7 @@ std::vector<AttrSpec> attentionAttrs() {
           {AttrSpec::Bool, "alibi", false, false},        {AttrSpec::Float, "p", false, 0.0},
           {AttrSpec::Int, "stream", false, int64_t(0)},   {AttrSpec::Bool, "tf32", false, false},
           {AttrSpec::Float, "scale", false, 0.0},         {AttrSpec::Float, "softcap", false, 0.0},
-          {AttrSpec::Int, "window", false, int64_t(0)}};
+          {AttrSpec::Int, "window", false, int64_t(0)},   {AttrSpec::Bool, "documents", false, false}};
 }
 
 std::vector<Tensor> referenceAttention(const Op &op, std::span<const Tensor *const> in) {
@@ -149,7 +170,7 @@ std::vector<Tensor> referenceAttention(const Op &op, std::span<const Tensor *con
     for (int64_t h = 0; h < n.queries; ++h) {
       const Scores score(op, n, in, h);
       for (int64_t i = 0; i < n.rows; ++i) {
-        const int64_t begin = firstKey(op, i), end = causal(op) ? i + 1 : n.rows;
+        const auto [begin, end] = Seen(op, n, in, b, i);
         for (int64_t j = begin; j < end; ++j)
           s[j] = score(i, j, dot(x + n.q(b, i, h), x + n.k(b, j, h), n.size));
         double most = *std::max_element(s.begin() + begin, s.begin() + end), sum = 0;
@@ -177,7 +198,8 @@ std::vector<Tensor> referenceAttentionGrad(const Op &op, std::span<const Tensor 
       for (int64_t i = 0; i < n.rows; ++i) {
         const double *di = dout + n.o(b, i, h);
         double delta = dot(di, out + n.o(b, i, h), n.size);
-        for (int64_t j = firstKey(op, i); j < (causal(op) ? i + 1 : n.rows); ++j) {
+        const auto [begin, end] = Seen(op, n, in, b, i);
+        for (int64_t j = begin; j < end; ++j) {
           const double product = dot(x + n.q(b, i, h), x + n.k(b, j, h), n.size);
           double p = std::exp(score(i, j, product) - in[3]->data[n.lse(b, i, h)]);
           double m = factor.at(n, h, i, j);
@@ -208,6 +230,20 @@ Cost attentionCost(const Op &op, const Type &qkv, double products) {
   return c;
 }
 
+/// Documents of 1 to 12 tokens, or one of all.
+Tensor sampleOfDocuments(SampleSource &s, int64_t batch, int64_t rows) {
+  Tensor documents(Type(DType::i64, {batch, rows, 2}));
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t begin = 0, end; begin < rows; begin = end) {
+      end = std::min(rows, begin + (s.between(0, 7) ? s.between(1, 12) : rows));
+      for (int64_t i = begin; i < end; ++i) {
+        documents.data[size_t(2 * (b * rows + i))] = double(begin);
+        documents.data[size_t(2 * (b * rows + i) + 1)] = double(end);
+      }
+    }
+  return documents;
+}
+
 /// Samples of attention or, with `backward`, of its gradient, with o and lse as the forward op would yield them.
 std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
   SampleSource s(seed);
@@ -217,20 +253,38 @@ std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
     double p = 0;
     int64_t ofHeads = 0;
     double scale = 0, softcap = 0;
-    bool window = false;
+    bool window = false, documents = false;
   };
   std::vector<OpDef::Sample> samples;
   for (Shape shape :
-       {Shape{2, 2, true, false, 0.0}, Shape{4, 2, true, false, 0.25}, Shape{3, 1, false, false, 0.0},
-        Shape{1, 1, false, false, 0.5}, Shape{2, 1, true, true, 0.0}, Shape{6, 2, true, true, 0.3},
-        Shape{4, 4, false, true, 0.25}, Shape{3, 1, false, true, 0.0}, Shape{2, 1, true, false, 0.4, 1 << 24},
-        Shape{2, 2, true, true, 0.0, 12}, Shape{2, 1, false, true, 0.3, 8},
+       {Shape{2, 2, true, false, 0.0},
+        Shape{4, 2, true, false, 0.25},
+        Shape{3, 1, false, false, 0.0},
+        Shape{1, 1, false, false, 0.5},
+        Shape{2, 1, true, true, 0.0},
+        Shape{6, 2, true, true, 0.3},
+        Shape{4, 4, false, true, 0.25},
+        Shape{3, 1, false, true, 0.0},
+        Shape{2, 1, true, false, 0.4, 1 << 24},
+        Shape{2, 2, true, true, 0.0, 12},
+        Shape{2, 1, false, true, 0.3, 8},
         Shape{.heads = 2, .keyHeads = 2, .causal = false, .scale = 0.3},
         Shape{.heads = 2, .keyHeads = 1, .causal = false, .softcap = 1.5},
         Shape{.heads = 2, .keyHeads = 2, .causal = true, .window = true},
         Shape{.heads = 4, .keyHeads = 2, .causal = true, .p = 0.25, .scale = 0.7, .softcap = 2, .window = true},
         Shape{.heads = 2, .keyHeads = 1, .causal = true, .alibi = true, .softcap = 0.8, .window = true},
-        Shape{.heads = 1, .keyHeads = 1, .causal = false, .alibi = true, .p = 0.5, .scale = 1.25, .softcap = 3}}) {
+        Shape{.heads = 1, .keyHeads = 1, .causal = false, .alibi = true, .p = 0.5, .scale = 1.25, .softcap = 3},
+        Shape{.heads = 2, .keyHeads = 2, .causal = true, .documents = true},
+        Shape{.heads = 4, .keyHeads = 2, .causal = false, .documents = true},
+        Shape{.heads = 2, .keyHeads = 1, .causal = true, .p = 0.25, .window = true, .documents = true},
+        Shape{.heads = 2,
+              .keyHeads = 2,
+              .causal = false,
+              .alibi = true,
+              .p = 0.3,
+              .ofHeads = 8,
+              .softcap = 2,
+              .documents = true}}) {
     // Finite differences of backward take quadratic time in rows for each element; the forward samples have the long
     // rows.
     int64_t rows = s.extent(backward ? 33 : 17), size = s.extent(9);
@@ -252,6 +306,10 @@ std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
       at.set("stream", s.between(0, 100));
       for (int i = 0; i < 3; ++i)
         inputs.push_back(Tensor::scalar(double(s.between(0, 1000)), DType::i64));
+    }
+    if (shape.documents) {
+      at.set("documents", true);
+      inputs.push_back(sampleOfDocuments(s, qkv.dim(0), rows));
     }
     if (shape.ofHeads) {
       at.set("of_heads", shape.ofHeads);
@@ -381,9 +439,10 @@ OpDef define_attention() {
           "softmax(scale q k^T) v per head over packed qkv, scale 1/sqrt(D) unless given; scores s become softcap "
           "tanh(s / softcap) if asked for, then get the bias of the alibi op, and with a window a query sees only the "
           "last `window` keys up to its own. Dropout on the probabilities: element (h,i,j) of a sequence draws index "
-          "(h*T+i)*T+j. Where these are some of of_heads heads, h counts from head0",
-      .shapes = "qkv [B,T,(H+2Hkv)D][, seed, step, seq0][, head0] -> o [B,T,HD], lse [B,H,T]",
-      .operands = {{"qkv"}, {"seed", true}, {"step", true}, {"seq0", true}, {"head0", true}},
+          "(h*T+i)*T+j. Where these are some of of_heads heads, h counts from head0. With documents a query sees only "
+          "keys of its own document, of which row i of `documents` says where it begins and ends",
+      .shapes = "qkv [B,T,(H+2Hkv)D][, seed, step, seq0][, documents i64[B,T,2]][, head0] -> o [B,T,HD], lse [B,H,T]",
+      .operands = {{"qkv"}, {"seed", true}, {"step", true}, {"seq0", true}, {"documents", true}, {"head0", true}},
       .attrs = attentionAttrs(),
       .results = {"o", "lse"},
       .fusion = FusionKind::attention,
@@ -395,7 +454,8 @@ OpDef define_attention() {
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &qkv = op.operand(0)->type;
             Heads n;
-            if (!Heads::from(op, qkv, n, error) || !expectOptionalOperands(op, 1, n.queries, error))
+            if (!Heads::from(op, qkv, n, error) || !expectOptionalOperands(op, 1, n.queries, error) ||
+                !expectDocuments(op, n, error))
               return false;
             types = {n.outType(qkv), n.lseType(qkv)};
             return true;
@@ -422,9 +482,17 @@ OpDef define_attention_grad() {
       .kind = OpKind::attention_grad,
       .name = "attention_grad",
       .summary = "gradient of attention with respect to qkv; probabilities are recomputed from lse",
-      .shapes = "do [B,T,HD], qkv [B,T,(H+2Hkv)D], o [B,T,HD], lse [B,H,T][, seed, step, seq0][, head0] -> dqkv "
-                "[B,T,(H+2Hkv)D]",
-      .operands = {{"do"}, {"qkv"}, {"o"}, {"lse"}, {"seed", true}, {"step", true}, {"seq0", true}, {"head0", true}},
+      .shapes = "do [B,T,HD], qkv [B,T,(H+2Hkv)D], o [B,T,HD], lse [B,H,T][, seed, step, seq0][, documents "
+                "i64[B,T,2]][, head0] -> dqkv [B,T,(H+2Hkv)D]",
+      .operands = {{"do"},
+                   {"qkv"},
+                   {"o"},
+                   {"lse"},
+                   {"seed", true},
+                   {"step", true},
+                   {"seq0", true},
+                   {"documents", true},
+                   {"head0", true}},
       .attrs = attentionAttrs(),
       .results = {"dqkv"},
       .fusion = FusionKind::attention,
@@ -440,7 +508,7 @@ OpDef define_attention_grad() {
                 !expectType(op, 0, n.outType(qkv), "the type of attention's result", error) ||
                 !expectType(op, 2, n.outType(qkv), "the type of attention's result", error) ||
                 !expectType(op, 3, n.lseType(qkv), "one element per head and row", error) ||
-                !expectOptionalOperands(op, 4, n.queries, error))
+                !expectOptionalOperands(op, 4, n.queries, error) || !expectDocuments(op, n, error))
               return false;
             types = {qkv};
             return true;

@@ -56,4 +56,7 @@ struct Heads {
   Type lseType(const Type &qkv) const { return Type(statDType(qkv.dtype), {qkv.dims[0], Dim(queries), qkv.dims[1]}); }
 };
 
+/// The number of the operand `documents` of attention or its gradient with that attribute: the last but head0.
+inline unsigned documentsOperand(const Op &op) { return op.numOperands() - 1 - (op.attrs.getInt("of_heads") != 0); }
+
 }  // namespace gptc::ops

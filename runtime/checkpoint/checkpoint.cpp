@@ -600,19 +600,19 @@ static std::string joined(const std::vector<std::string> &names) {
 }
 
 /// Whether a tensor changes no model: a table that other programs store (attention masks, rotary frequencies, numbers
-/// of positions), or a layer behind BERT that its other tasks use.
-static bool isBeside(llvm::StringRef name, const std::vector<int64_t> &shape) {
+/// of positions), or a layer behind BERT that its other tasks use; `headless`: without its head that names tokens.
+static bool isBeside(llvm::StringRef name, const std::vector<int64_t> &shape, bool headless) {
   const bool mask = name.ends_with(".attn.bias") || name.ends_with(".attention.bias");
   return name.ends_with(".masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
          name.ends_with("embeddings.position_ids") || (mask && shape.size() == 4) || name.contains("pooler.dense.") ||
-         name.starts_with("cls.seq_relationship.");
+         name.starts_with("cls.seq_relationship.") || (headless && name.starts_with("cls.predictions."));
 }
 
 /// Whether an unused tensor may be ignored: one beside the model, or a copy of a tensor that was read (a tied
 /// classifier), by its content or, with `headersOnly`, by its shape.
 static bool mayStayOut(const TensorFiles &file, const TensorInfo &t, const std::set<std::string> &taken,
-                       bool headersOnly) {
-  return isBeside(t.name, t.shape) || llvm::any_of(taken, [&](const std::string &known) {
+                       bool headersOnly, bool headless) {
+  return isBeside(t.name, t.shape, headless) || llvm::any_of(taken, [&](const std::string &known) {
            const TensorInfo *k = file.find(known);
            return k->dtype == t.dtype && k->shape == t.shape && (headersOnly || isCopy(file, t, *k));
          });
@@ -678,11 +678,12 @@ static void checkTensors(const Module &m, const std::string &path, const TensorF
                                                       : fmt::format("tensor {} is missing", missing[0])),
                onlyHead ? "take a folder with the head that gives tokens: models that only encode have none" : remedy);
   std::vector<std::string> left;
+  const bool headless = !m.state("head.dense.weight");
   for (const TensorInfo *t : file.all())
-    if (!taken.count(t->name) && !mayStayOut(file, *t, taken, headersOnly))
+    if (!taken.count(t->name) && !mayStayOut(file, *t, taken, headersOnly, headless))
       left.push_back(t->name);
   for (const auto &[name, t] : file.unreadable())
-    if (!isBeside(name, t.shape))
+    if (!isBeside(name, t.shape, headless))
       left.push_back(fmt::format("{} ({})", name, t.dtype));
   if (!left.empty())
     doesNotFit(path, fmt::format(", which has no place for tensor{} {}", left.size() > 1 ? "s" : "", joined(left)),

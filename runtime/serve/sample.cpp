@@ -14,7 +14,8 @@ namespace gptc {
 void requireGenerator(const Module &planned) {
   if (maskToken(planned) >= 0)
     throw UserError(ErrorCode::Contradiction, "an encoder cannot continue a text: it sees what comes after, too",
-                    "`gptrun eval` measures how well it fills gaps; to sample, train with model.causal = true");
+                    "`gptrun eval` measures how well it fills gaps, `gptrun embed` makes vectors of texts; to sample, "
+                    "train with model.causal = true");
 }
 
 void requireKnownPrompt(llvm::ArrayRef<int32_t> prompt, const Module &planned) {

@@ -49,8 +49,8 @@ void requireSafetensors(const fs::path &dir) {
 
 /// Compares the weights with what describes them, by names, dtypes and shapes. Returns whether a matrix has more than
 /// 16 bits. Throws UserErrors CheckpointDamaged, CheckpointMismatch and NotBuiltYet.
-bool requireWeights(const std::string &path, const Config &config) {
-  return checkWeights(*buildModel(config, {.sampling = false}), path,
+bool requireWeights(const std::string &path, const Config &config, ImportFor purpose) {
+  return checkWeights(*buildModel(config, {.sampling = false, .embed = purpose == ImportFor::vectors}), path,
                       isGguf(path) ? "convert the original weights again with a newer llama.cpp"
                                    : "copy config.json and the weights again, both from the same model");
 }
@@ -91,7 +91,7 @@ json contentOf(const fs::path &path) {
   return content;
 }
 
-ImportedModel inFolder(const std::string &dir) {
+ImportedModel inFolder(const std::string &dir, ImportFor purpose) {
   std::error_code e;
   if (fs::is_regular_file(dir, e)) {
     const fs::path folder = fs::path(dir).has_parent_path() ? fs::path(dir).parent_path() : fs::path(".");
@@ -110,7 +110,7 @@ ImportedModel inFolder(const std::string &dir) {
   const Config built = requireBuilt(dir, found.model);
   if (const HfComparison there = compareHfConfig(dir, built.model); !there.differences.empty())
     throw UserError(there.differences);
-  found.wide = requireWeights(dir, built);
+  found.wide = requireWeights(dir, built, purpose);
   const json config = contentOf(fs::path(dir) / "config.json");
   found.family = config.at("model_type");
   found.title = "a model of the family " + found.family;
@@ -141,11 +141,11 @@ Weights weightsOf(const GgufFile &file) {
   return four ? Weights::q4_0 : eight ? Weights::q8_0 : Weights::compute;
 }
 
-ImportedModel inGguf(const std::string &path) {
+ImportedModel inGguf(const std::string &path, ImportFor purpose) {
   const GgufFile file(path);
   ImportedModel found{.path = path, .tokenizer = path};
   found.model = importGguf(file, &found.context);
-  found.wide = requireWeights(path, requireBuilt(path, found.model));
+  found.wide = requireWeights(path, requireBuilt(path, found.model), purpose);
   found.family = file.text("general.architecture").value_or("");
   std::set<std::string> formats;
   for (const GgufTensor &t : file.tensors())
@@ -171,12 +171,13 @@ std::string nameOfModel(const std::string &path) {
   return gptc::isGguf(path) ? whole.stem() : whole.filename();
 }
 
-std::string ImportedModel::tokenizerProblem() const {
+std::string ImportedModel::tokenizerProblem(ImportFor purpose) const {
   std::string why;
   try {
-    // An encoder's [MASK] would be one more.
+    // The [MASK] of an encoder that is trained here would be one more.
+    const bool hides = !model.causal && purpose == ImportFor::tokens;
     const int64_t tokens = Tokenizer::load(tokenizer).vocabSize();
-    if (tokens + !model.causal > model.vocabSize)
+    if (tokens + hides > model.vocabSize)
       why = fmt::format("it has {} tokens, the model {}", tokens, model.vocabSize);
   } catch (const UserError &error) {
     why = error.diagnostics[0].message;
@@ -185,7 +186,9 @@ std::string ImportedModel::tokenizerProblem() const {
   return why;
 }
 
-ImportedModel importedModel(const std::string &path) { return isGguf(path) ? inGguf(path) : inFolder(path); }
+ImportedModel importedModel(const std::string &path, ImportFor purpose) {
+  return isGguf(path) ? inGguf(path, purpose) : inFolder(path, purpose);
+}
 
 bool isImportable(const std::string &path) {
   std::error_code e;
@@ -193,7 +196,7 @@ bool isImportable(const std::string &path) {
          (fs::is_regular_file(fs::path(path) / "config.json", e) && !fs::exists(fs::path(path) / "planned.gir", e));
 }
 
-Plan planOfModel(const ImportedModel &imported, const RunAs &how) {
+Plan planOfModel(const ImportedModel &imported, const RunAs &how, ImportFor purpose) {
   ModelConfig model = imported.model;
   if (how.context > model.blockSize)
     throw UserError(
@@ -204,7 +207,7 @@ Plan planOfModel(const ImportedModel &imported, const RunAs &how) {
   if (imported.tokenizer.empty())
     throw UserError(ErrorCode::FileMissing, fmt::format("{} has no tokenizer", imported.path),
                     "copy tokenizer.json or tokenizer.model into it, from where the weights are from");
-  if (const std::string why = imported.tokenizerProblem(); !why.empty())
+  if (const std::string why = imported.tokenizerProblem(purpose); !why.empty())
     throw UserError(ErrorCode::NotBuiltYet,
                     fmt::format("the tokenizer {} cannot be used: {}", imported.tokenizer, why));
 
@@ -218,13 +221,16 @@ Plan planOfModel(const ImportedModel &imported, const RunAs &how) {
   std::vector<std::string> settings = settingsOf(model);
   for (const auto &[key, value] : {std::pair<const char *, std::string>{"name", nameOfModel(imported.path)},
                                    {"model.init_from", (imported.isGguf() ? "gguf:" : "hf:") + plan.dir},
-                                   {"data.tokenizer", absolutePath(imported.tokenizer)},
                                    {"precision.compute", precision},
                                    {"precision.weights", weights}})
     settings.push_back(fmt::format("{}={}", key, tomlString(value)));
+  const std::string tokenizer = absolutePath(imported.tokenizer);
+  if (purpose == ImportFor::tokens || model.causal)  // the reader wants one more token of an encoder
+    settings.push_back("data.tokenizer=" + tomlString(tokenizer));
   settings.push_back("train.micro_batch=1");
   const Config config = readConfig("", settings);
   plan.run = runSettings(config);
+  plan.run.tokenizer = tokenizer;
   plan.model = modelSettings(config);
   plan.planned = buildModel(config);
   plan.madeHere = true;

@@ -11,6 +11,9 @@
 
 namespace gptc {
 
+/// What is wanted of a model. For vectors of texts an encoder needs no head, and no token that hides others.
+enum class ImportFor { tokens, vectors };
+
 struct ImportedModel {
   std::string path;  // as given
   ModelConfig model;
@@ -24,12 +27,12 @@ struct ImportedModel {
   bool isGguf() const;  // else a folder
 
   /// Why its tokenizer cannot be used; "" if it can.
-  std::string tokenizerProblem() const;
+  std::string tokenizerProblem(ImportFor purpose = ImportFor::tokens) const;
 };
 
 /// Reads the description of a model and the headers of its weights, and checks that they fit and that all of it is
 /// built. Throws UserErrors FileMissing, CheckpointDamaged, CheckpointMismatch and NotBuiltYet.
-ImportedModel importedModel(const std::string &path);
+ImportedModel importedModel(const std::string &path, ImportFor purpose = ImportFor::tokens);
 
 /// The name of a model or a plan: that of the folder, or of the GGUF file without its ending.
 std::string nameOfModel(const std::string &path);
@@ -45,9 +48,9 @@ struct RunAs {
 };
 inline constexpr int64_t kUsualContext = 4096;
 
-/// A plan for this machine's CPU that can continue texts: servingPlan makes its functions. Its run begins with the
-/// model's weights and has no data. Throws UserErrors: those of the configuration, Usage for a context that the model
-/// has not, and FileMissing if it has no tokenizer.
-Plan planOfModel(const ImportedModel &model, const RunAs &how);
+/// A plan for this machine's CPU: servingPlan makes its functions to continue texts, embeddingPlan those that make
+/// vectors of them. Its run begins with the model's weights and has no data. Throws UserErrors: those of the
+/// configuration, Usage for a context that the model has not, and FileMissing if it has no tokenizer.
+Plan planOfModel(const ImportedModel &model, const RunAs &how, ImportFor purpose = ImportFor::tokens);
 
 }  // namespace gptc

@@ -78,16 +78,25 @@ void keepOnly(Module &m, llvm::ArrayRef<llvm::StringRef> functions, const Target
   runPipeline(m, parsePipeline("plan-memory", &target), options);
 }
 
-}  // namespace
-
-Plan servingPlan(Plan plan, int64_t slots, const std::string &cacheDir) {
-  plan.planned = PlanForRanks(plan, 1).planForInference(plan.target, cacheDir, {.slots = slots});
+/// With all functions that a module built so has.
+Plan madeAnew(Plan plan, const BuildOptions &build, const std::string &cacheDir) {
+  plan.planned = PlanForRanks(plan, 1).planForInference(plan.target, cacheDir, build);
   std::vector<std::string> functions;
   for (const auto &f : plan.planned->functions)
     functions.push_back(f->name);
   plan.joint.reset();
   keepOnly(*plan.planned, std::vector<llvm::StringRef>(functions.begin(), functions.end()), plan.target);
   return plan;
+}
+
+}  // namespace
+
+Plan servingPlan(Plan plan, int64_t slots, const std::string &cacheDir) {
+  return madeAnew(std::move(plan), {.slots = slots}, cacheDir);
+}
+
+Plan embeddingPlan(Plan plan, const std::string &cacheDir) {
+  return madeAnew(std::move(plan), {.embed = true}, cacheDir);
 }
 
 Plan inferencePlan(Plan plan, llvm::ArrayRef<llvm::StringRef> functions, const std::string &cacheDir) {

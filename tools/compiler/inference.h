@@ -26,4 +26,7 @@ Plan inferencePlan(Plan plan, llvm::ArrayRef<llvm::StringRef> functions, const s
 /// compiled from a module.
 Plan servingPlan(Plan plan, int64_t slots, const std::string &cacheDir);
 
+/// A plan for one rank that makes vectors of texts: the functions @embed_N, in the same way.
+Plan embeddingPlan(Plan plan, const std::string &cacheDir);
+
 }  // namespace gptc

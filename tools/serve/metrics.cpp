@@ -47,16 +47,21 @@ void Metrics::addTimes(double toFirstToken, double time) {
   whole.add(time);
 }
 
-std::string Metrics::text(const Gauges &g) const {
+std::string Metrics::text(const std::optional<Gauges> &g) const {
   const std::lock_guard lock(mutex);
-  std::string out = number("slots", "gauge", "Sequences that can be continued at once.", g.slots) +
-                    number("sequences_running", "gauge", "Sequences that are being continued.", g.running) +
-                    number("sequences_waiting", "gauge", "Sequences that wait for a slot.", g.waiting) +
-                    number("prompt_tokens_total", "counter", "Tokens of prompts.", promptTokens) +
-                    number("generated_tokens_total", "counter", "Tokens that were generated.", g.generatedTokens) +
-                    head("requests_total", "counter", "Answered requests, by path and status.");
+  std::string out;
+  if (g)
+    out = number("slots", "gauge", "Sequences that can be continued at once.", g->slots) +
+          number("sequences_running", "gauge", "Sequences that are being continued.", g->running) +
+          number("sequences_waiting", "gauge", "Sequences that wait for a slot.", g->waiting) +
+          number("generated_tokens_total", "counter", "Tokens that were generated.", g->generatedTokens);
+  out += number("prompt_tokens_total", "counter", "Tokens of prompts.", promptTokens) +
+         head("requests_total", "counter", "Answered requests, by path and status.");
   for (const auto &[key, count] : requests)
     out += fmt::format("gptc_requests_total{{path=\"{}\",status=\"{}\"}} {}\n", key.first, key.second, count);
+  if (!g)
+    return out +
+           histogram("embedding_seconds", "From the arrival of a request for vectors to the last of them.", whole);
   return out +
          histogram("time_to_first_token_seconds", "From the arrival of a completion's request to its first token.",
                    toFirst) +

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -29,8 +30,8 @@ public:
   void countRequest(const std::string &path, int status);
   void countPrompt(int64_t tokens);
   void addTimes(double toFirstToken, double whole);
-  /// Prometheus's text format, version 0.0.4.
-  std::string text(const Gauges &gauges) const;
+  /// Prometheus's text format, version 0.0.4. `gauges`: of a server that continues texts; none: of vectors.
+  std::string text(const std::optional<Gauges> &gauges) const;
 
 private:
   mutable std::mutex mutex;

@@ -1,13 +1,13 @@
-// The HTTP interface of OpenAI, as far as one model serves it.
+// The HTTP interface of OpenAI: what its parts have in common.
 #pragma once
 
-#include "tools/serve/chat_request.h"
-#include "tools/serve/engine.h"
+#include "support/json.h"
 #include "tools/serve/http.h"
 #include "tools/serve/metrics.h"
 
-#include <optional>
+#include <atomic>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gptc {
@@ -16,25 +16,23 @@ struct ApiOptions {
   std::string model;              // its name
   std::vector<std::string> keys;  // of which a client must have one; none: anyone may ask
   bool onlyLocal = true;          // requests must call this machine by a name of the loopback interface
-  CompletionRequest defaults;
-  PromptLimits limits;
 };
 
 /// Answers
-///   GET  /                      a page to talk to the model and see its tokens
-///   POST /v1/completions        many prompts, as texts or tokens, n, stream, echo, logprobs: completion_request.h
-///   POST /v1/chat/completions   a conversation, by the model's chat template: chat_request.h
 ///   GET  /v1/models             the one that is served
 ///   GET  /health                200 while requests are taken, else 503
 ///   GET  /metrics               for Prometheus, in its text format 0.0.4
-/// What is refused is answered with OpenAI's {"error": {message, type, param, code}}. A client that closes its
-/// connection is served no further.
+/// and what a part adds. What is refused is answered with OpenAI's {"error": {message, type, param, code}}. A client
+/// that closes its connection is served no further.
 class OpenAiApi {
 public:
-  /// All must outlive this, and what it answers.
-  OpenAiApi(Engine &engine, const Tokenizer &tokenizer, const Conversations &conversations, ApiOptions options);
+  using Routes = std::vector<std::pair<std::string, std::string>>;  // method and path
 
-  static std::vector<std::pair<std::string, std::string>> routes();
+  explicit OpenAiApi(ApiOptions options);
+  virtual ~OpenAiApi() = default;
+  OpenAiApi(const OpenAiApi &) = delete;
+
+  Routes routes() const;
   /// From any thread.
   HttpAnswer answer(const HttpRequest &request, HttpClient &client);
   HttpAnswer refuse(int status, const std::string &message) const;
@@ -45,31 +43,48 @@ public:
   /// Requests that are being answered.
   int64_t active() const { return activeRequests; }
 
+protected:
+  /// Why a request is not answered.
+  struct Refusal {
+    int status = 400;
+    std::string message, parameter, code;
+    HttpAnswer answer() const;
+  };
+  /// Counts a request while it is being answered.
+  class Active {
+  public:
+    explicit Active(OpenAiApi &api) : count(api.activeRequests) { ++count; }
+    ~Active() { --count; }
+    Active(const Active &) = delete;
+
+  private:
+    std::atomic<int64_t> &count;
+  };
+
+  /// What there is beside the common paths.
+  virtual Routes ownRoutes() const = 0;
+  /// Answers a POST to one of these, whose body is this object, without its "model". May throw Refusal and
+  /// RequestError.
+  virtual HttpAnswer post(const std::string &path, nlohmann::json object, HttpClient &client) = 0;
+  /// What /v1/models says of the model beside its name.
+  virtual nlohmann::ordered_json description() const = 0;
+  virtual std::string metricsText() const = 0;
+
+  static std::string dumped(const nlohmann::ordered_json &object);
+  static uint64_t randomBits();
+
+  const ApiOptions common;
+  Metrics metrics;
+
 private:
-  struct Refusal;
-  class Active;
-  struct Form;
-  HttpAnswer complete(const HttpRequest &request, HttpClient &client, const Form &form);
-  void requireServable(const std::vector<CompletionRequest> &requests) const;
-  HttpAnswer whole(const std::shared_ptr<Job> &job, HttpClient &client, const Form &form);
-  HttpAnswer streamed(const std::shared_ptr<Job> &job, HttpClient &client, const Form &form, bool withUsage);
-  nlohmann::ordered_json headOf(const Form &form, const char *object) const;
+  nlohmann::json objectOf(const HttpRequest &request) const;
   HttpAnswer models() const;
   void requireLocal(const HttpRequest &request) const;
   void requireKey(const HttpRequest &request) const;
-  const TokenNames &names();
-  void note(const Job &job);
 
-  Engine &engine;
-  const Tokenizer &tokenizer;
-  const Conversations &conversations;
-  const ApiOptions options;
-  Metrics metrics;
   std::atomic<bool> isDraining = false;
   std::atomic<int64_t> activeRequests = 0;
   const int64_t started;  // seconds since 1970
-  std::once_flag named;
-  std::optional<TokenNames> tokenNames;
 };
 
 }  // namespace gptc

@@ -5,12 +5,10 @@
 #include "support/diagnostics.h"
 #include "support/stderr.h"
 #include "tools/serve/completion.h"
+#include "tools/serve/lines.h"
 
-#include <cerrno>
 #include <chrono>
-#include <fcntl.h>
 #include <list>
-#include <poll.h>
 #include <unistd.h>
 
 namespace gptc {
@@ -41,77 +39,12 @@ std::optional<RequestError> problemOfBeams(const CompletionRequest &r, const Sam
   return std::nullopt;
 }
 
-/// Lines of a file or of standard input, of which ready() says whether the next is there without waiting for it.
-class Lines {
-public:
-  /// `path`: "-" for standard input. Throws UserError(FileMissing).
-  explicit Lines(const std::string &path)
-      : path(path), fd(path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd < 0)
-      throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {}", path),
-                      "--prompts FILE wants a file with a prompt a line; - is standard input");
-  }
-  ~Lines() {
-    if (fd > STDIN_FILENO)
-      ::close(fd);
-  }
-  Lines(const Lines &) = delete;
-  /// Whether next() would not wait.
-  bool ready() {
-    pollfd p{fd, POLLIN, 0};
-    while (!hasLine() && ::poll(&p, 1, 0) > 0)
-      readMore();
-    return hasLine();
-  }
-  /// The next line without its end; nothing behind the last.
-  std::optional<std::string> next() {
-    while (!hasLine())
-      readMore();
-    const size_t end = std::min(pending.find('\n'), pending.size());
-    if (pending.empty())
-      return std::nullopt;
-    std::string line = pending.substr(0, end);
-    pending.erase(0, end + 1);
-    searched = 0;
-    if (!line.empty() && line.back() == '\r')
-      line.pop_back();
-    return line;
-  }
-
-private:
-  static constexpr size_t longest = size_t(256) << 20;
-
-  bool hasLine() {
-    if (atEnd)
-      return true;
-    const size_t end = pending.find('\n', searched);
-    searched = end == std::string::npos ? pending.size() : end;
-    return end != std::string::npos;
-  }
-  void readMore() {
-    char buffer[1 << 16];
-    const ssize_t n = ::read(fd, buffer, sizeof(buffer));
-    if (n < 0 && errno != EINTR)
-      throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {} to its end", path));
-    atEnd = n == 0;
-    pending.append(buffer, size_t(std::max<ssize_t>(0, n)));
-    if (pending.size() > longest && pending.find('\n') == std::string::npos)
-      throw UserError(ErrorCode::TooLarge, fmt::format("{} has a line of more than 256 MiB", path));
-  }
-
-  const std::string path;
-  const int fd;
-  std::string pending;  // from the next line on
-  size_t searched = 0;  // its bytes in which there is no line feed
-  bool atEnd = false;
-};
-
 /// The prompts of a command, one by one.
 class Prompts {
 public:
   Prompts(const SampleCommand &command, const Tokenizer &tokenizer) : command(command), tokenizer(tokenizer) {
     if (!command.prompts.empty())
-      lines.emplace(command.prompts);
+      lines.emplace(command.prompts, "--prompts FILE wants a file with a prompt a line");
   }
   /// Whether next() would not wait for standard input.
   bool ready() { return !lines || lines->ready(); }
@@ -146,7 +79,6 @@ public:
   }
 
 private:
-  std::string name() const { return command.prompts == "-" ? "standard input" : command.prompts; }
   static std::string textOf(const RequestError &e) {
     return e.parameter.empty() ? e.message : e.parameter + ": " + e.message;
   }
@@ -169,7 +101,7 @@ private:
         throw std::move(*problem);
       return r;
     } catch (const RequestError &e) {
-      throw UserError(ErrorCode::DataInvalid, fmt::format("{}, line {}: {}", name(), line, textOf(e)));
+      throw UserError(ErrorCode::DataInvalid, fmt::format("{}, line {}: {}", lines->name(), line, textOf(e)));
     }
   }
 

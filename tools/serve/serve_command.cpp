@@ -3,7 +3,8 @@
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/stderr.h"
-#include "tools/serve/openai_api.h"
+#include "tools/serve/completions_api.h"
+#include "tools/serve/embeddings_api.h"
 
 #include "llvm/ADT/StringExtras.h"
 
@@ -107,36 +108,26 @@ void addServeOptions(Command c, ServeCommand &o) {
   c.option("--drain", o.drainSeconds,
            fmt::format("seconds that requests have to end in after SIGTERM; default: {}", o.drainSeconds))
       .within(0.0, 86400.0);
+  c.flag("--embeddings", o.embeddings, "answer /v1/embeddings, and nothing else: vectors of texts, by any model");
+  addVectorOptions(c, o.vectors);
 }
 
-void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &tokens, const ServeCommand &command,
-           const CompletionRequest &defaults) {
-  raiseDescriptors();
-  Ending ending;
-  const bool onlyLocal = isLoopback(command.host);
-  ApiOptions options{.model = command.modelName,
-                     .keys = keysOf(command.apiKeys),
-                     .onlyLocal = onlyLocal,
-                     .defaults = defaults,
-                     .limits = command.limits};
-  if (!onlyLocal && options.keys.empty())
-    printError("warning: whoever reaches {} may use the model: --api-keys FILE asks for a key\n", command.host);
-  Engine engine(executor, command.generator, command.mostWaiting, Ending::request);
-  const Conversations conversations(tokens);
-  if (!conversations.problem().empty() && !tokens.chatTemplate.empty())
-    printError("warning: {}\n", conversations.problem());
-  OpenAiApi api(engine, tokenizer, conversations, std::move(options));
+namespace {
+
+/// Says what it serves, and answers until it is to end. `end` ends what requests wait for.
+void runServer(OpenAiApi &api, const ServeCommand &command, Ending &ending, const std::string &what,
+               const std::function<void()> &end) {
   const std::unique_ptr<HttpServer> server = listenHttp(
       {.host = command.host,
        .port = command.port,
        .mostConnections = command.mostConnections,
-       .routes = OpenAiApi::routes(),
+       .routes = api.routes(),
        .handler = [&](const HttpRequest &request, HttpClient &client) { return api.answer(request, client); },
        .refuse = [&](int status, const std::string &message) { return api.refuse(status, message); },
        .log = [&](const std::string &path, int status) { api.log(path, status); }});
   const bool isV6 = llvm::StringRef(command.host).contains(':');
-  fmt::print("serving {} at http://{}{}{}:{} with {} slots of {} tokens\n", command.modelName, isV6 ? "[" : "",
-             command.host, isV6 ? "]" : "", server->port(), engine.slots(), command.limits.context);
+  fmt::print("serving {} at http://{}{}{}:{} with {}\n", command.modelName, isV6 ? "[" : "", command.host,
+             isV6 ? "]" : "", server->port(), what);
   std::fflush(stdout);
 
   std::thread serving([&] {
@@ -145,13 +136,46 @@ void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &to
   });
   ending.await(-1);
   api.drain();
-  const auto end = Job::Clock::now() + std::chrono::duration<double>(command.drainSeconds);
-  while (api.active() > 0 && Job::Clock::now() < end && !ending.await(20)) {
+  const auto last = Job::Clock::now() + std::chrono::duration<double>(command.drainSeconds);
+  while (api.active() > 0 && Job::Clock::now() < last && !ending.await(20)) {
   }
-  engine.end();
+  end();
   server->stop();
   serving.join();
+}
+
+ApiOptions optionsOf(const ServeCommand &command) {
+  ApiOptions options{
+      .model = command.modelName, .keys = keysOf(command.apiKeys), .onlyLocal = isLoopback(command.host)};
+  if (!options.onlyLocal && options.keys.empty())
+    printError("warning: whoever reaches {} may use the model: --api-keys FILE asks for a key\n", command.host);
+  return options;
+}
+
+}  // namespace
+
+void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &tokens, const ServeCommand &command,
+           const CompletionRequest &defaults) {
+  raiseDescriptors();
+  Ending ending;
+  ApiOptions options = optionsOf(command);
+  Engine engine(executor, command.generator, command.mostWaiting, Ending::request);
+  const Conversations conversations(tokens);
+  if (!conversations.problem().empty() && !tokens.chatTemplate.empty())
+    printError("warning: {}\n", conversations.problem());
+  CompletionsApi api(engine, tokenizer, conversations, std::move(options), defaults, command.limits);
+  runServer(api, command, ending, fmt::format("{} slots of {} tokens", engine.slots(), command.limits.context),
+            [&] { engine.end(); });
   engine.rethrow();
+}
+
+void serveEmbeddings(Executor &executor, const Tokenizer &tokenizer, const ServeCommand &command) {
+  raiseDescriptors();
+  Ending ending;
+  EmbeddingsApi api(executor, tokenizer, command.vectors, command.limits.vocabulary, command.mostWaiting,
+                    optionsOf(command));
+  runServer(api, command, ending,
+            fmt::format("vectors of {} numbers for texts of up to {} tokens", api.width(), api.context()), [] {});
 }
 
 }  // namespace gptc

@@ -4,6 +4,7 @@
 #include "frontends/hf_folder.h"
 #include "tools/commands/command_line.h"
 #include "tools/serve/completion_request.h"
+#include "tools/serve/embed_command.h"
 
 #include "runtime/serve/generator.h"
 
@@ -21,6 +22,8 @@ struct ServeCommand {
   double drainSeconds = 30;
   GeneratorOptions generator;
   PromptLimits limits;
+  bool embeddings = false;  // vectors of texts in place of what follows them
+  VectorChoice vectors;
 };
 
 void addServeOptions(Command command, ServeCommand &out);
@@ -30,5 +33,7 @@ void addServeOptions(Command command, ServeCommand &out);
 /// TargetUnavailable), and what ends the generator.
 void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &tokens, const ServeCommand &command,
            const CompletionRequest &defaults);
+/// The same for vectors of texts; command.vectors are settled.
+void serveEmbeddings(Executor &executor, const Tokenizer &tokenizer, const ServeCommand &command);
 
 }  // namespace gptc

@@ -4,7 +4,7 @@
 //      for its head; else they are packed once per head of keys into a workspace.
 //   2. A task takes tiles of mr queries. The scores of a tile against all keys that it may see (mr x T) fit the
 //      second-level cache, so softmax needs no rescaling. A soft cap and ALiBi's bias are applied when a tile of scores
-//      is stored. With a window only the panels of keys that a row of the tile sees are computed.
+//      is stored. With a window or documents only the panels of keys that a row of the tile sees are computed.
 //   3. For each row: the maximum, the exponentials (as powers of two) and their sum in 16 lanes, and the log-sum-exp
 //      for the backward pass. Dropout comes after the sum. If the maximum is huge (isHuge), it is subtracted first.
 //   4. o = (P V) / sum, with P as the broadcast operand of the micro-kernel. A row's chain leaves out keys that a
@@ -17,12 +17,17 @@
 //
 // Every score is one chain of FMAs over d, and every output element one chain over keys from 0. Rows are independent of
 // each other. The last tile of queries is moved up until it fits, and stores only its own rows.
+//
+// With documents every step of P V that only some rows of a tile take has a mask. A row of a document has the same bits
+// wherever the document begins, if with pairs at an even row: lanes that begin elsewhere hold the same chains, and
+// folding by halves adds the same two lanes then.
 #include "codegen/recipes/attention/attention.h"
 #include "support/diagnostics.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 namespace gptc {
 
@@ -36,7 +41,7 @@ class Forward {
 public:
   Forward(GroupEval &group, const Op &op, const Schedule &s)
       : group(group), shape(shapeOf(op, 0)), qkv{group.inputs[op.operand(0)->index], shape},
-        dropout(group, op, 1, shape), bias(group, op, shape) {
+        dropout(group, op, 1, shape), bias(group, op, shape), sight(group, op, shape) {
     tile = {.rows = int(std::min<int64_t>(s.mr, shape.tokens)),
             .vecs = s.nr / s.vec,
             .lanes = s.vec,
@@ -59,6 +64,8 @@ public:
     valuesSize = (pairs ? ceilDiv(shape.tokens, 2) : shape.tokens) * sizePadded;
     tiles = ceilDiv(shape.tokens, tile.rows);
     tilesPerTask = s.qb ? std::clamp<int64_t>(s.qb / tile.rows, 1, tiles) : tiles;
+    if (sight.documents())
+      ranges.emplace(tile.rows);
     shared = s.packB || tileBytes() + (keysSize + valuesSize) * int64_t(sizeOf(dtype())) > stackBudget;
   }
 
@@ -148,8 +155,13 @@ private:
     body.push_back(serial("tile", count, [&](const Expr &t) {
       Expr wanted = (firstTile + t) * int64_t(tile.rows);
       return Body{bindTo("i0", min(wanted, imm(shape.tokens - tile.rows)), [&](const Expr &i0) {
-        return Body{
-            bindTo("own", wanted - i0, [&](const Expr &own) { return tileBody(b, h, i0, own, keysBase, valuesBase); })};
+        return Body{bindTo("own", wanted - i0, [&](const Expr &own) {
+          Body body = tileBody(b, h, i0, own, keysBase, valuesBase);
+          if (!sight.documents())
+            return body;
+          return Body{ranges->within([&](const Expr &r) { return sight.firstKey(b, i0 + r); },
+                                     [&](const Expr &r) { return sight.endOfKeys(b, i0 + r); }, std::move(body))};
+        })};
       })};
     }));
     for (const Buffer &s : {queries, scores, maxima, sums, result})
@@ -166,14 +178,16 @@ private:
                 const Expr &valuesBase) {
     const int64_t rows = tile.rows;
     Expr panels = shape.causal ? (i0 + (rows + nr() - 1)) / imm(nr()) : imm(keyPanels);
-    const Expr begin = firstOfTile(i0), firstPanel = begin / imm(nr());
+    if (sight.documents() && !shape.causal)
+      panels = (sight.endOfKeys(b, i0 + (rows - 1)) + (nr() - 1)) / imm(nr());
+    const Expr begin = firstOfTile(b, i0), firstPanel = begin / imm(nr());
     Body out;
     auto queryOf = [&](const Expr &i) { return qkv.query(b, i0 + i, h); };
     out.push_back(pairs ? copyPairs(qkv.buffer, queryOf, queries, queriesStride, imm(rows), shape.size, tile.lanes)
                         : copyRows(qkv.buffer, queryOf, queries, imm(0), queriesStride, imm(rows), shape.size,
                                    shape.size, tile.lanes, shape.scale()));
     auto eachPanel = [&](const std::function<Body(const Expr &)> &body) {
-      if (!shape.window)
+      if (!sight.varies())
         return serial("p", panels, body);
       Var p = makeVar("p");
       return loop(LoopKind::serial, p, panels - firstPanel, body(kir::ref(p)), 1, firstPanel);
@@ -197,7 +211,7 @@ private:
     out.push_back(serial("i", imm(rows), [&](const Expr &i) {
       // Rows of queries are far apart: prefetch those of the next tile while this one computes.
       Body body = fetchRow(qkv.buffer, qkv.query(b, min(i0 + i + rows, imm(shape.tokens - 1)), h), shape.size);
-      for (const Stmt &s : softmaxRow(h, i0, i, panels))
+      for (const Stmt &s : softmaxRow(b, h, i0, i, panels))
         body.push_back(s);
       return body;
     }));
@@ -212,25 +226,25 @@ private:
 
   /// The first key from which the scores of a tile are computed: the start of a panel, at or before the first key that
   /// its first row sees, and at a multiple of the lanes, so that a key's lane in a row's sums does not depend on tiles.
-  Expr firstOfTile(const Expr &i0) const {
+  Expr firstOfTile(const Expr &b, const Expr &i0) const {
     const int64_t step = std::lcm<int64_t>(nr(), 2 * rowLanes);
-    return shape.window ? shape.firstKey(i0) / imm(step) * step : imm(0);
+    return sight.varies() ? sight.firstKey(b, i0) / imm(step) * step : imm(0);
   }
 
   /// Turns a row of scores into unnormalised probabilities, 0 for keys that are masked. Rows end with a panel, so that
   /// all rows of a tile run the same vectors. Keys that all rows see need no mask.
-  Body softmaxRow(const Expr &h, const Expr &i0, const Expr &i, const Expr &panels) {
-    Expr query = i0 + i, base = i * scoresStride, extent = panels * nr(), begin = firstOfTile(i0);
+  Body softmaxRow(const Expr &b, const Expr &h, const Expr &i0, const Expr &i, const Expr &panels) {
+    Expr query = i0 + i, base = i * scoresStride, extent = panels * nr(), begin = firstOfTile(b, i0);
     constexpr int most = 2 * rowLanes;
     auto parts = [&](const std::function<Body(const Expr &, const Fold &, bool)> &element) {
       auto part = [&](const Expr &begin, const Expr &count, bool masked) {
         return FoldPart{begin, count, [=](const Expr &j, const Fold &fold) { return element(j, fold, masked); }};
       };
-      if (!shape.causal && shape.tokens % nr() == 0)
+      if (!shape.causal && shape.tokens % nr() == 0 && !sight.varies())
         return std::vector{part(imm(0), extent, false)};
-      Expr seen = (shape.causal ? i0 + 1 : imm(shape.tokens)) / imm(most) * most;
-      if (shape.window) {  // the last row is the last to see its first key
-        Expr all = min(seen, (shape.firstKey(i0 + (tile.rows - 1)) + (most - 1)) / imm(most) * most);
+      Expr seen = sight.endOfKeys(b, i0) / imm(most) * most;
+      if (sight.varies()) {  // the last row is the last to see its first key
+        Expr all = min(seen, (sight.firstKey(b, i0 + (tile.rows - 1)) + (most - 1)) / imm(most) * most);
         return std::vector{part(begin, all - begin, true), part(all, seen - all, false),
                            part(seen, extent - seen, true)};
       }
@@ -238,7 +252,8 @@ private:
     };
     Expr end = shape.causal ? query + 1 : imm(shape.tokens);
     auto visible = [&](const Expr &j, const Expr &v, double otherwise, bool masked) {
-      return masked ? select(shape.withWindow(lt(j, end), query, j), v, fimm(otherwise, dtype())) : v;
+      const Expr seen = sight.documents() ? ranges->has(i, j) : shape.withWindow(lt(j, end), query, j);
+      return masked ? select(seen, v, fimm(otherwise, dtype())) : v;
     };
     Expr factor = fimm(scaleLeft * log2e, dtype());
     auto maximum = parts([&](const Expr &j, const Fold &fold, bool masked) {
@@ -257,7 +272,7 @@ private:
     };
     return {foldParts("max", dtype(), BinaryOp::max, -HUGE_VAL, maximum, most, [&](const Expr &most) {
       return Body{store(maxima, i, most), bindTo("top", most * factor, [&](const Expr &top) {
-                    Expr from = shape.window ? base + begin : base;
+                    Expr from = sight.varies() ? base + begin : base;
                     Stmt subtract = vectorLoop("j", extent - begin, tile.lanes, [&](const Expr &j) {
                       return Body{store(scores, from + j, load(scores, from + j) - most)};
                     });
@@ -311,9 +326,13 @@ private:
     t.steps = shape.causal ? (i0 + (perStep() - 1)) / imm(perStep()) : imm(ceilDiv(shape.tokens, perStep()));
     if (shape.causal)
       t.triangles = ownKeys(i0);
-    if (shape.window)
-      maskWindow(t, i0);
     t.pairs = pairs;
+    if (sight.documents()) {
+      t.triangles.clear();
+      ranges->steps(t, imm(0), imm(shape.tokens));
+    } else if (shape.window) {
+      maskWindow(t, i0);
+    }
     t.a = [&](int row, const Expr &k) {
       return pairs ? loadPair(probs, k * 2 + row * probsStride) : load(probs, k + row * probsStride);
     };
@@ -338,6 +357,8 @@ private:
   Packed qkv;
   Dropout dropout;
   Bias bias;
+  const Sight sight;
+  std::optional<RowRanges> ranges;  // of the queries of a tile, with documents
   Tile tile;
   bool pairs;
   double scaleLeft;  // the factor by which scores in memory are still to be multiplied; 1 with ALiBi or a soft cap

@@ -75,6 +75,45 @@ struct Places {
   Body ifThere(const kir::Expr &row, Body there, Body none) const;
 };
 
+/// Which keys a query sees, and which queries see a key: ranges of rows of sequence b, whose beginnings and ends never
+/// decrease from row to row. A row past the last counts as the last.
+class Sight {
+public:
+  Sight(const GroupEval &group, const Op &op, const Shape &shape);
+  /// Whether rows see only keys of their own document.
+  bool documents() const { return bool(bounds); }
+  /// Whether queries begin at different keys.
+  bool varies() const { return documents() || shape.window; }
+  kir::Expr firstKey(const kir::Expr &b, const kir::Expr &query) const;
+  kir::Expr endOfKeys(const kir::Expr &b, const kir::Expr &query) const;
+  kir::Expr firstQuery(const kir::Expr &b, const kir::Expr &key) const;
+  kir::Expr endOfQueries(const kir::Expr &b, const kir::Expr &key) const;
+
+private:
+  /// Where the document of a row begins (0) or ends (1).
+  kir::Expr bound(const kir::Expr &b, const kir::Expr &row, int side) const;
+  const Shape shape;
+  kir::Buffer bounds;
+};
+
+/// What the rows of a tile see in turn, on the stack: row r the elements first(r) <= x < end(r), counted from `from`
+/// on.
+class RowRanges {
+public:
+  explicit RowRanges(int rows);
+  /// Fills the ranges of `rows` rows, around `body`.
+  using OfRow = std::function<kir::Expr(const kir::Expr &row)>;
+  kir::Stmt within(const OfRow &first, const OfRow &end, Body body) const;
+  kir::Expr has(const kir::Expr &row, const kir::Expr &element) const;
+  /// Sets the steps of a chain that takes from each row what it sees of the elements from `from` to `from + count`:
+  /// begins and ends that differ are masked, in between all rows see all.
+  void steps(TileLoop &t, const kir::Expr &from, const kir::Expr &count) const;
+
+private:
+  int rows;
+  kir::Buffer firsts, ends;
+};
+
 /// The buffer of the operand head0: the number of the op's first head among all heads. Null if the op has all heads.
 kir::Buffer firstHead(const GroupEval &group, const Op &op);
 

@@ -1,4 +1,5 @@
 #include "codegen/recipes/attention/attention.h"
+#include "ir/ops/heads.h"
 #include "ir/ops/op_support.h"
 
 #include <algorithm>
@@ -94,6 +95,60 @@ LoweredGroup Phases::lowered(const GroupEval &group) && {
 
 Buffer firstHead(const GroupEval &group, const Op &op) {
   return op.attrs.getInt("of_heads") ? group.inputs[op.operand(op.numOperands() - 1)->index] : nullptr;
+}
+
+Sight::Sight(const GroupEval &group, const Op &op, const Shape &shape) : shape(shape) {
+  if (op.attrs.getBool("documents"))
+    bounds = group.inputs[op.operand(ops::documentsOperand(op))->index];
+}
+
+Expr Sight::bound(const Expr &b, const Expr &row, int side) const {
+  const Expr own = min(row, imm(shape.tokens - 1)), given = load(bounds, (b * shape.tokens + own) * 2 + side);
+  return side ? max(own + 1, min(given, imm(shape.tokens))) : max(imm(0), min(given, own));
+}
+
+Expr Sight::firstKey(const Expr &b, const Expr &query) const {
+  return bounds ? max(bound(b, query, 0), shape.firstKey(query)) : shape.firstKey(query);
+}
+Expr Sight::endOfKeys(const Expr &b, const Expr &query) const {
+  if (shape.causal)
+    return query + 1;
+  return bounds ? bound(b, query, 1) : imm(shape.tokens);
+}
+Expr Sight::firstQuery(const Expr &b, const Expr &key) const {
+  if (shape.causal)
+    return key;
+  return bounds ? bound(b, key, 0) : imm(0);
+}
+Expr Sight::endOfQueries(const Expr &b, const Expr &key) const {
+  return bounds ? min(bound(b, key, 1), shape.endOfQueries(key)) : shape.endOfQueries(key);
+}
+
+RowRanges::RowRanges(int rows)
+    : rows(rows), firsts(makeBuffer("firsts", DType::i64, Storage::stack, rows)),
+      ends(makeBuffer("ends", DType::i64, Storage::stack, rows)) {}
+
+Stmt RowRanges::within(const OfRow &first, const OfRow &end, Body body) const {
+  body.insert(body.begin(), serial("r", imm(rows), [&](const Expr &r) {
+                return Body{store(firsts, r, first(r)), store(ends, r, end(r))};
+              }));
+  return alloc(firsts, {alloc(ends, std::move(body))});
+}
+
+Expr RowRanges::has(const Expr &row, const Expr &element) const {
+  return binary(BinaryOp::and_, binary(BinaryOp::le, load(firsts, row), element), lt(element, load(ends, row)));
+}
+
+void RowRanges::steps(TileLoop &t, const Expr &from, const Expr &count) const {
+  const int64_t perStep = t.pairs ? 2 : 1;
+  auto within = [&](const Expr &element) { return max(imm(0), min(element - from, count)); };
+  auto down = [&](const Expr &element) { return perStep == 1 ? element : element / imm(perStep); };
+  auto up = [&](const Expr &element) { return perStep == 1 ? element : (element + 1) / imm(perStep); };
+  t.sees = [=, *this](int row, const Expr &element) { return has(imm(row), element + from); };
+  t.begin = down(within(load(firsts, imm(0))));
+  t.beginWhole = up(within(load(firsts, imm(rows - 1))));
+  t.steps = max(t.beginWhole, down(within(load(ends, imm(0)))));
+  t.end = up(within(load(ends, imm(rows - 1))));
 }
 
 Places::Places(const GroupEval &group, const Op &op, const Shape &shape)

@@ -146,7 +146,7 @@ private:
   }
 
   Body token(const Expr &n, const Expr &h, const Expr &i, const Expr &row, const Expr &seen) {
-    return fromFirstKey(row, [&](const Expr &first) { return tokenFrom(first, n, h, i, row, seen); });
+    return fromFirstKey(imm(0), row, [&](const Expr &first) { return tokenFrom(first, n, h, i, row, seen); });
   }
   Body tokenFrom(const Expr &first, const Expr &n, const Expr &h, const Expr &i, const Expr &row, const Expr &seen) {
     Expr cache = places.head(i, h / imm(shape.group()));

@@ -74,14 +74,14 @@ public:
 
 private:
   Body query(const Expr &block, const Expr &b, const Expr &h, const Expr &i) {
-    return fromFirstKey(i, [&](const Expr &first) { return queryFrom(first, block, b, h, i); });
+    return fromFirstKey(b, i, [&](const Expr &first) { return queryFrom(first, block, b, h, i); });
   }
   Body queryFrom(const Expr &first, const Expr &block, const Expr &b, const Expr &h, const Expr &i) {
     Expr kv = h / imm(shape.group());
     Row r;
     r.queries = qkv.buffer;
     r.query = qkv.query(b, i, h);
-    r.seen = (shape.causal ? i + 1 : imm(shape.tokens)) - first;
+    r.seen = sight.endOfKeys(b, i) - first;
     r.position = i - first;
     r.key = [&](const Expr &j, const Expr &x) { return load(qkv.buffer, qkv.key(b, first + j, kv) + x); };
     r.value = [&](const Expr &j, const Expr &x) { return load(qkv.buffer, qkv.value(b, first + j, kv) + x); };
@@ -225,10 +225,10 @@ private:
   }
 
   Body query(const Expr &block, const Expr &b, const Expr &h, const Expr &i) {
-    return fromFirstKey(i, [&](const Expr &first) { return queryFrom(first, block, b, h, i); });
+    return fromFirstKey(b, i, [&](const Expr &first) { return queryFrom(first, block, b, h, i); });
   }
   Body queryFrom(const Expr &first, const Expr &block, const Expr &b, const Expr &h, const Expr &i) {
-    Expr kv = h / imm(shape.group()), seen = (shape.causal ? i + 1 : imm(shape.tokens)) - first;
+    Expr kv = h / imm(shape.group()), seen = sight.endOfKeys(b, i) - first;
     Expr at = placeOf(dScores, block, shape.tokens);
     Stmt rows = allRows(seen, [&](const Expr &j) {
       return Body{pair(b, h, kv, i, first + j,
@@ -245,8 +245,8 @@ private:
 
   Body key(const Expr &block, const Expr &b, const Expr &kv, const Expr &j) {
     Buffer dKey = partialSums("dk"), dValue = partialSums("dv");
-    Expr at = placeOf(dScores, block, shape.tokens), first = shape.causal ? j : imm(0);
-    Expr count = shape.endOfQueries(j) - first;
+    Expr at = placeOf(dScores, block, shape.tokens), first = sight.firstQuery(b, j);
+    Expr count = sight.endOfQueries(b, j) - first;
     Stmt clear = shareOut(dKey->size, [&](const Expr &x) {
       return Body{kir::store(dKey, x, fimm(0, dtype())), kir::store(dValue, x, fimm(0, dtype()))};
     });

@@ -100,7 +100,7 @@ Schedule cudaSchedule(const Op &op, const Target &target) {
   const Shape shape = shapeOf(op, backward);
   Schedule s;
   s.threads = 256;
-  if (shape.tokens > mostTokens || shape.size > mostSize || type.dtype == DType::f64)
+  if (shape.tokens > mostTokens || shape.size > mostSize || type.dtype == DType::f64 || op.attrs.getBool("documents"))
     return s;
   Schedule tiled;
   tiled.mma = target.multiplies(type.dtype) && (type.dtype != DType::f32 || op.attrs.getBool("tf32"));

@@ -73,7 +73,7 @@ std::optional<CudnnAttention> matchCudnnAttention(const Op &fused, std::string *
   const unsigned first = a.backward ? 1 : 0;
   const attention::Shape shape = attention::shapeOf(*op, first);
   a.dtype = op->operand(first)->type.dtype;
-  why = refusalOf(shape, a.dtype);
+  why = op->attrs.getBool("documents") ? "documents" : refusalOf(shape, a.dtype);
   if (!why.empty())
     return std::nullopt;
   a.causal = shape.causal;

@@ -11,8 +11,8 @@
 //      by tiles. P and dS are [qb x kb] and fit the second-level cache. If lse is huge (isHuge), S - lse is computed
 //      before the step to powers of two, and limited to at most 0. Blocks of queries begin where blocks of keys begin,
 //      and tiles are square there, so a causal mask cuts triangles of tiles on the diagonal. No chain contains a masked
-//      element, so those need not be finite. With a window blocks, tiles and panels that it hides are left out, and
-//      where it begins or ends, each step of a chain has a mask.
+//      element, so those need not be finite. With a window or documents blocks, tiles and panels that they hide are
+//      left out, and where these begin or end, each step of a chain has a mask.
 //   3. dk and dv of the block are stored. Heads that share keys are added to a total first, in order. If each head is a
 //      task, its dk and dv go to a workspace, and tasks of a second phase add them in the same order.
 //
@@ -42,8 +42,8 @@ class Backward {
 public:
   Backward(GroupEval &group, const Op &op, const Schedule &s)
       : group(group), shape(shapeOf(op, 1)), qkv{group.inputs[op.operand(1)->index], shape},
-        dqkv{group.outputs[0], shape}, dropout(group, op, 4, shape), bias(group, op, shape), dout(input(op, 0)),
-        out(input(op, 2)), lse(input(op, 3)) {
+        dqkv{group.outputs[0], shape}, dropout(group, op, 4, shape), bias(group, op, shape), sight(group, op, shape),
+        dout(input(op, 0)), out(input(op, 2)), lse(input(op, 3)) {
     tile = {.rows = int(std::min<int64_t>(s.mr, shape.tokens)),
             .vecs = s.nr / s.vec,
             .lanes = s.vec,
@@ -266,11 +266,14 @@ private:
     if (addsHeads())
       for (const Buffer &total : {totalKeys, totalValues})
         out.push_back(fill(total, imm(0), imm(total->size)));
-    Expr firstQuery = shape.causal ? j0 : imm(0);
+    Expr firstQuery = sight.firstQuery(b, j0);
+    if (sight.documents() &&
+        !shape.causal)  // tiles end with the last query if blocks lie where they do without documents
+      firstQuery = firstQuery / imm(queriesPerBlock) * queriesPerBlock;
     auto queryBlocksOf = [&](const Expr &h) {
       Expr blocks = (imm(shape.tokens + queriesPerBlock - 1) - firstQuery) / imm(queriesPerBlock);
-      if (shape.window)
-        blocks = (shape.endOfQueries(j0 + count + -1) + (queriesPerBlock - 1) - firstQuery) / imm(queriesPerBlock);
+      if (sight.varies())
+        blocks = (sight.endOfQueries(b, j0 + count + -1) + (queriesPerBlock - 1) - firstQuery) / imm(queriesPerBlock);
       return serial("ib", blocks, [&](const Expr &ib) {
         return Body{bindTo("i0", firstQuery + ib * queriesPerBlock, [&](const Expr &i0) {
           Expr rows = partBlocks ? min(imm(queriesPerBlock), imm(shape.tokens) - i0) : imm(queriesPerBlock);
@@ -358,10 +361,14 @@ private:
       Expr seen = panels;
       if (shape.causal)
         seen = min(panels, (m.ahead + first + (tile.rows - 1 + nr())) / imm(nr()));
+      else if (sight.documents())
+        seen = min(panels, (max(imm(0), endOfKeys(m, first) - m.j0) + (nr() - 1)) / imm(nr()));
       Var p = makeVar("p");
       Body panel = scores(m.h, m.b, m.j0, m.i0, first, kir::ref(p));
-      if (shape.window) {
+      if (sight.varies()) {
         Expr begin = shape.firstKey(m.ahead + first) / imm(nr());
+        if (sight.documents())
+          begin = min(seen, max(imm(0), sight.firstKey(m.b, m.i0 + first) - m.j0) / imm(nr()));
         body.push_back(loop(LoopKind::serial, p, seen - begin, std::move(panel), 1, begin));
       } else {
         body.push_back(loop(LoopKind::serial, p, seen, std::move(panel)));
@@ -370,17 +377,35 @@ private:
     });
   }
 
+  /// The end of the keys that the last query of the tile sees, whose first query is `first` of the block.
+  Expr endOfKeys(const Meeting &m, const Expr &first) const {
+    return sight.endOfKeys(m.b, m.i0 + first + (tile.rows - 1));
+  }
+
   /// dv += P^T do and dk += dS^T q, over the queries of the block that see the key.
   Stmt addToKeyGrads(const Meeting &m) {
+    const RowRanges ranges(tile.rows);  // of queries, with documents
     Expr keyTiles = (m.count + (tile.rows - 1)) / imm(tile.rows);
     if (shape.causal)
       keyTiles = min(keyTiles, m.ahead / imm(tile.rows) + m.tiles);
+    else if (sight.documents())
+      keyTiles =
+          min(keyTiles, (max(imm(0), endOfKeys(m, (m.tiles + -1) * int64_t(tile.rows)) - m.j0) + (tile.rows - 1)) /
+                            imm(tile.rows));
     auto eachTile = [&](const std::function<Body(const Expr &)> &body) {
-      if (!shape.window)
+      if (!sight.varies())
         return serial("kt", keyTiles, body);
       Var kt = makeVar("kt");
       Expr begin = shape.firstKey(m.ahead) / imm(tile.rows);  // of the first key that the block's first query sees
-      return loop(LoopKind::serial, kt, keyTiles - begin, body(kir::ref(kt)), 1, begin);
+      if (sight.documents())
+        begin = min(keyTiles, max(imm(0), sight.firstKey(m.b, m.i0) - m.j0) / imm(tile.rows));
+      Body tiles = body(kir::ref(kt));
+      if (sight.documents()) {
+        const Expr key = m.j0 + kir::ref(kt) * int64_t(tile.rows);
+        tiles = {ranges.within([&](const Expr &r) { return sight.firstQuery(m.b, key + r); },
+                               [&](const Expr &r) { return sight.endOfQueries(m.b, key + r); }, std::move(tiles))};
+      }
+      return loop(LoopKind::serial, kt, keyTiles - begin, std::move(tiles), 1, begin);
     };
     return eachTile([&](const Expr &kt) {
       Body body;
@@ -388,8 +413,11 @@ private:
         return forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
           TileLoop t;
           t.tile = narrow;
+          t.pairs = pairs;
           t.steps = m.tiles * int64_t(tile.rows / perStep());
-          if (shape.causal) {
+          if (sight.documents()) {
+            ranges.steps(t, m.i0, m.tiles * int64_t(tile.rows));
+          } else if (shape.causal) {
             Expr own = kt - m.ahead / imm(tile.rows);  // the tile of queries on the diagonal, if it is of the block
             t.begin = max(imm(0), own + 1) * int64_t(tile.rows / perStep());
             t.triangles = {
@@ -397,7 +425,6 @@ private:
             if (shape.window)
               maskQueries(t, kt * int64_t(tile.rows) - m.ahead, max(imm(0), own) * int64_t(tile.rows / perStep()));
           }
-          t.pairs = pairs;
           t.a = [&](int row, const Expr &k) {
             return load(left, k * stride() + kt * int64_t(tile.rows) + int64_t(row));
           };
@@ -459,13 +486,14 @@ private:
 
   /// dq += dS k, tile by tile, through the first-level cache: the rows in memory are neither padded nor contiguous.
   Stmt addToQueryGrads(const Meeting &m) {
+    const RowRanges ranges(tile.rows);  // of keys, with documents
     return serial("tile", m.tiles, [&](const Expr &tileOfBlock) {
       Expr first = tileOfBlock * int64_t(tile.rows);
       Expr valid = partTiles ? min(imm(tile.rows), m.rows - first) : imm(tile.rows);
       Expr own = m.ahead + first;  // the key at the tile's first query, from where a causal mask cuts
       Expr steps = shape.causal ? min(m.count, own) : m.count;
       return Body{bindTo("steps", steps, [&](const Expr &steps) {
-        return forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
+        Body panels = forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
           Expr cols = shape.size % nr() ? min(imm(nr()), imm(shape.size) - d0) : imm(nr());
           auto rowsLoop = [&](bool in) {
             return serial("r", valid, [&](const Expr &r) {
@@ -478,12 +506,16 @@ private:
           };
           TileLoop t;
           t.tile = narrow;
-          t.steps = pairs ? (steps + 1) / imm(2) : steps;  // an odd last key of all is paired with zero
-          if (shape.causal)
-            t.triangles = {{.at = own / imm(perStep()), .when = lt(own, m.count)}};
-          if (shape.window)
-            maskKeys(t, own, min(m.count, own + tile.rows));
           t.pairs = pairs;
+          t.steps = pairs ? (steps + 1) / imm(2) : steps;  // an odd last key of all is paired with zero
+          if (sight.documents()) {
+            ranges.steps(t, m.j0, m.count);
+          } else {
+            if (shape.causal)
+              t.triangles = {{.at = own / imm(perStep()), .when = lt(own, m.count)}};
+            if (shape.window)
+              maskKeys(t, own, min(m.count, own + tile.rows));
+          }
           t.a = [&](int row, const Expr &k) {
             return pairs ? loadPair(dScoreRows, (first + row) * rowStride() + k * 2)
                          : load(dScores, (first + row) * stride() + k);
@@ -498,6 +530,11 @@ private:
           };
           return Body{rowsLoop(true), tileLoop(t), rowsLoop(false)};
         });
+        if (!sight.documents())
+          return panels;
+        const Expr query = m.i0 + first;
+        return Body{ranges.within([&](const Expr &r) { return sight.firstKey(m.b, query + r); },
+                                  [&](const Expr &r) { return sight.endOfKeys(m.b, query + r); }, std::move(panels))};
       })};
     });
   }
@@ -554,7 +591,7 @@ private:
       return tileLoop(t);
     };
     struct Row {
-      Expr r, i, end, zero, delta;  // zero: what the exponent of two adds for the log-sum-exp
+      Expr r, i, begin, end, zero, delta;  // zero: what the exponent of two adds for the log-sum-exp
     };
     // If scores are not scaled yet, the factor that turns them into powers of two scales them too.
     const double scale = pairs && !bias.active() ? shape.scale() : 1;
@@ -564,7 +601,7 @@ private:
       return Body{bindTo("i", partTiles ? min(row, imm(shape.tokens - 1)) : row, [&](const Expr &i) {
         Expr lseOfRow = load(lse, perRow(b, h, i));
         Expr deltaOfRow = load(delta, perRow(b, h, i));
-        Expr end = shape.causal ? i + 1 : imm(shape.tokens);
+        Expr begin = sight.documents() ? sight.firstKey(b, i) : nullptr, end = sight.endOfKeys(b, i);
         if (partTiles)  // rows past the last query see no keys
           end = select(lt(row, imm(shape.tokens)), end, imm(0));
         return Body{bindTo("lse", lseOfRow, [&](const Expr &lseOfRow) {
@@ -572,7 +609,7 @@ private:
             return Body{ifThen(isHuge(top), {subtract(r, lseOfRow, scale)}),
                         bindTo("zero", select(isHuge(top), fimm(0, dtype()), -top), [&](const Expr &zero) {
                           return Body{bindTo("delta", deltaOfRow, [&](const Expr &deltaOfRow) {
-                            return body({r, i, end, zero, deltaOfRow});
+                            return body({r, i, begin, end, zero, deltaOfRow});
                           })};
                         })};
           })};
@@ -582,9 +619,10 @@ private:
     // P, with dropout, and dS of key x of the panel.
     auto element = [&](const Row &row, const Expr &x, const std::function<Body(const Expr &, const Expr &)> &body) {
       Expr j = j0 + p * nr() + x, near = row.r * nr() + x, zero = fimm(0, dtype());
-      auto visible = [&, seen = shape.withWindow(lt(j, row.end), row.i, j)](const Expr &e) {
-        return select(seen, e, zero);
-      };
+      const Expr before = lt(j, row.end);
+      const Expr seen = row.begin ? binary(BinaryOp::and_, binary(BinaryOp::le, row.begin, j), before)
+                                  : shape.withWindow(before, row.i, j);
+      auto visible = [&](const Expr &e) { return select(seen, e, zero); };
       // The gradient of the scaled product from that of the score.
       auto ofProduct = [&](const Expr &ds) { return shape.softcap != 0 ? ds * load(derivative, near) : ds; };
       return Body{bindTo("prob", visible(unary(UnaryOp::exp2, fma(load(score, near), toLog2, row.zero))),
@@ -636,6 +674,7 @@ private:
   Packed qkv, dqkv;
   Dropout dropout;
   Bias bias;
+  const Sight sight;
   Buffer dout, out, lse;
   Tile tile;
   bool pairs;

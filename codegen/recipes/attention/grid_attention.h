@@ -36,7 +36,8 @@ class GridAttention {
 protected:
   GridAttention(GroupEval &group, const Op &op, const Shape &shape, const Schedule &s, const Buffer &rowsOf)
       : group(group), shape(shape), tiled(s.mr > 0), lanes(s.vec ? s.vec : lanesOf(shape)),
-        threads(tiled ? blockThreads : s.threads), bias(group, op, shape), head0(firstHead(group, op)) {
+        threads(tiled ? blockThreads : s.threads), bias(group, op, shape), sight(group, op, shape),
+        head0(firstHead(group, op)) {
     if (tiled && isNarrow(rowsOf->dtype))
       operand = rowsOf->dtype == DType::bf16 ? UnaryOp::round_bf16 : UnaryOp::round_f16;
     const int64_t whole = 16 / int64_t(sizeOf(rowsOf->dtype));
@@ -104,9 +105,9 @@ protected:
     });
     return {whole, rest};
   }
-  /// f(the first key that query i sees), bound to a name if there is a window.
-  Body fromFirstKey(const Expr &i, const std::function<Body(const Expr &)> &f) const {
-    return shape.window ? Body{bindTo("first", shape.firstKey(i), f)} : f(imm(0));
+  /// f(the first key that query i of sequence b sees), bound to a name if it is not always 0.
+  Body fromFirstKey(const Expr &b, const Expr &i, const std::function<Body(const Expr &)> &f) const {
+    return sight.varies() ? Body{bindTo("first", sight.firstKey(b, i), f)} : f(imm(0));
   }
 
   /// f(j) for each row below `count` that thread t takes.
@@ -256,6 +257,7 @@ protected:
   const int lanes, threads;
   std::optional<UnaryOp> operand;
   Bias bias;
+  const Sight sight;
   Buffer head0;
   int pack;        // elements of one memory access
   int64_t groups;  // groups of threads that share out rows for weighted sums

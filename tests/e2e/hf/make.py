@@ -4,6 +4,8 @@
   make.py configs DIR    DIR/NAME-4.json or NAME-5.json, named by the installed transformers: what it writes as config.json
   make.py models DIR     DIR/NAME/: config.json, safetensors, and golden.json with ids, the logits of all but the last in
                          fp32, and the mean loss of what follows each
+  make.py vectors DIR    DIR/vectors.json: for models there, texts of several lengths as ids, and the mean, the first and
+                         the last of what the last norm gives for their tokens, in float64
 
 No size fills a tile. Weights are larger than those of a training's start, so that every part of the model shows."""
 import json
@@ -112,9 +114,32 @@ def write_models(folder):
         (out / "golden.json").write_text(json.dumps(golden, separators=(",", ":")) + "\n")
 
 
+def write_vectors(folder):
+    import torch
+    said = {}
+    for number, name in enumerate(("bert", "llama", "qwen3")):
+        torch.manual_seed(number)
+        model = transformers.AutoModel.from_pretrained(folder / name, attn_implementation="eager").double().eval()
+        said[name] = []
+        for count in (1, 20, 2, 7, 13, 5, 20, 3, 3, 11):
+            ids = torch.randint(4, 31, (1, max(count, 2) if name == "bert" else count))
+            if name == "bert":  # between its own tokens
+                ids[0, 0], ids[0, -1] = 2, 3
+            with torch.no_grad():
+                h = model(ids).last_hidden_state[0]
+            text = dict(ids=ids[0].tolist())
+            for pooling, v in (("mean", h.mean(0)), ("cls", h[0]), ("last", h[-1])):
+                text[pooling] = [float(f"{x:.9g}") for x in v.tolist()]
+            said[name].append(text)
+    lines = [f'"{name}": [\n' + ",\n".join(json.dumps(t, separators=(",", ":")) for t in texts) + "]"
+             for name, texts in said.items()]
+    (folder / "vectors.json").write_text("{" + ",\n".join(lines) + "}\n")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in ("configs", "models"):
+    writers = dict(configs=write_configs, models=write_models, vectors=write_vectors)
+    if len(sys.argv) != 3 or sys.argv[1] not in writers:
         sys.exit(__doc__)
     to = pathlib.Path(sys.argv[2])
     to.mkdir(parents=True, exist_ok=True)
-    (write_configs if sys.argv[1] == "configs" else write_models)(to)
+    writers[sys.argv[1]](to)

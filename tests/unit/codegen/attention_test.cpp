@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <tuple>
 
@@ -56,7 +57,25 @@ struct Case {
   int64_t ofHeads = 0;  // 0: these are all
   double scale = 0, softcap = 0;
   int64_t window = 0;
+  std::vector<int64_t> documents = {};  // their tokens, of which each sequence begins with another; none: no documents
 };
+
+/// Where the document of each token begins and ends.
+Tensor boundsOf(const Case &c) {
+  Tensor bounds(Type(DType::i64, {c.batch, c.tokens, 2}));
+  for (int64_t b = 0; b < c.batch; ++b) {
+    int64_t begin = 0;
+    for (size_t d = 0; begin < c.tokens; ++d) {
+      const int64_t end = std::min(c.tokens, begin + c.documents[(d + size_t(b)) % c.documents.size()]);
+      for (int64_t i = begin; i < end; ++i) {
+        bounds.data[size_t(2 * (b * c.tokens + i))] = double(begin);
+        bounds.data[size_t(2 * (b * c.tokens + i) + 1)] = double(end);
+      }
+      begin = end;
+    }
+  }
+  return bounds;
+}
 
 /// A forward group and a backward one, with operands that belong together.
 struct Both {
@@ -72,10 +91,13 @@ Both both(const Case &c, unsigned seed) {
                       {"stream", int64_t(5)},
                       {"scale", c.scale},
                       {"softcap", c.softcap},
-                      {"window", c.window}});
+                      {"window", c.window},
+                      {"documents", !c.documents.empty()}});
   std::vector<Type> types = {f32({c.batch, c.tokens, (c.heads + 2 * c.kvHeads) * c.size}).withDType(c.stored)};
   for (int i = 0; c.p > 0 && i < 3; ++i)
     types.push_back(Type::scalar(DType::i64));
+  if (!c.documents.empty())
+    types.push_back(Type(DType::i64, {c.batch, c.tokens, 2}));
   if (c.ofHeads) {
     at.set("of_heads", c.ofHeads);
     types.push_back(Type::scalar(DType::i64));
@@ -83,6 +105,8 @@ Both both(const Case &c, unsigned seed) {
   Both b;
   b.forward = attentionOf(OpKind::attention, types, at);
   b.in = randomOperands(b.forward, seed, 1000);
+  if (!c.documents.empty())
+    b.in[types.size() - 1 - (c.ofHeads ? 1 : 0)] = boundsOf(c);
   b.out = interpretFused(*b.forward.fused, b.in);
   std::vector<Type> gradTypes = {b.out[0].type, types[0], b.out[0].type, b.out[1].type};
   gradTypes.insert(gradTypes.end(), types.begin() + 1, types.end());
@@ -101,9 +125,9 @@ Both both(const Case &c, unsigned seed) {
 
 void compare(const Case &c, bool interpreted = false) {
   Both b = both(c, unsigned(c.tokens));
-  std::string what =
-      fmt::format("B{} T{} H{}/{} D{} causal {} p {} alibi {} scale {} softcap {} window {}", c.batch, c.tokens,
-                  c.heads, c.kvHeads, c.size, c.causal, c.p, c.alibi, c.scale, c.softcap, c.window);
+  std::string what = fmt::format(
+      "B{} T{} H{}/{} D{} causal {} p {} alibi {} scale {} softcap {} window {} documents {}", c.batch, c.tokens,
+      c.heads, c.kvHeads, c.size, c.causal, c.p, c.alibi, c.scale, c.softcap, c.window, fmt::join(c.documents, " "));
   for (DType compute : {DType::f64, DType::f32}) {
     expectWithinBound(b.forward, b.in, {.compute = compute, .compiled = !interpreted}, what);
     expectWithinBound(b.backward, b.gradIn, {.compute = compute, .compiled = !interpreted}, what + " backward");
@@ -229,10 +253,119 @@ TEST(Attention, ScalesCapsAndWindows) {
     }
 }
 
-/// The number of vector loops that a kernel runs, where loads of integers give `loaded`.
+// Documents shorter than a tile and longer than a block of keys, that begin within tiles and panels and between them.
+TEST(Attention, Documents) {
+  OneIn some(7);
+  for (DType stored : {DType::f32, DType::bf16, DType::f16})
+    for (bool causal : {true, false})
+      for (const std::vector<int64_t> &documents :
+           {std::vector<int64_t>{1}, {13, 14, 15}, {40, 3, 54}, {1, 200}, {32, 64}, {5, 7, 150, 2, 2, 33}})
+        for (const Case &c : {Case{.batch = 2, .tokens = 97, .heads = 2, .kvHeads = 1, .size = 16},
+                              Case{.batch = 1, .tokens = 211, .heads = 2, .kvHeads = 2, .size = 7, .p = 0.25},
+                              Case{.batch = 1,
+                                   .tokens = 150,
+                                   .heads = 4,
+                                   .kvHeads = 2,
+                                   .size = 24,
+                                   .alibi = true,
+                                   .ofHeads = 2000,
+                                   .softcap = 2,
+                                   .window = 19}}) {
+          if (some.skips())
+            continue;
+          Case with = c;
+          with.stored = stored, with.causal = causal, with.documents = documents;
+          if (!causal)
+            with.window = 0;
+          compare(with);
+          if (HasFailure())
+            return;
+        }
+}
+
+// A document has the bits of a sequence of its own, each way, wherever it is and whatever stands beside it; in pairs of
+// bf16 at even places.
+TEST(Attention, DocumentsAreAsAlone) {
+  auto rowsOf = [](const Tensor &t, int64_t dim, int64_t begin, int64_t count) {  // of a batch of one
+    Type type = t.type;
+    const int64_t rows = type.dim(unsigned(dim));
+    type.dims[unsigned(dim)] = Dim(count);
+    int64_t before = 1, each = 1;
+    for (int64_t d = 0; d < int64_t(type.rank()); ++d)
+      (d < dim ? before : each) *= d == dim ? 1 : type.dim(unsigned(d));
+    Tensor part(type);
+    for (int64_t i = 0; i < before; ++i)
+      std::copy_n(t.data.begin() + (i * rows + begin) * each, count * each, part.data.begin() + i * count * each);
+    return part;
+  };
+  OneIn some(5);
+  for (const Case &c : {Case{.batch = 1, .tokens = 190, .heads = 4, .kvHeads = 2, .size = 24, .causal = true},
+                        Case{.batch = 1, .tokens = 190, .heads = 2, .kvHeads = 2, .size = 8, .causal = false},
+                        Case{.batch = 1,
+                             .tokens = 190,
+                             .heads = 2,
+                             .kvHeads = 1,
+                             .size = 16,
+                             .causal = true,
+                             .alibi = true,
+                             .window = 21},
+                        Case{.batch = 1,
+                             .tokens = 190,
+                             .heads = 2,
+                             .kvHeads = 1,
+                             .size = 16,
+                             .causal = false,
+                             .alibi = true,
+                             .softcap = 2}})
+    for (DType stored : {DType::f32, DType::bf16})
+      for (const char *sizes : {"", "vec=16 mr=14 nr=32 qb=28 kb=32", "vec=8 mr=6 nr=16 qb=60 kb=48"}) {
+        if (some.skips())
+          continue;
+        Case packed = c;
+        packed.stored = stored;
+        packed.documents = stored == DType::bf16 ? std::vector<int64_t>{38, 2, 70, 16, 64}
+                                                 : std::vector<int64_t>{37, 1, 71, 5, 12, 64};
+        Target target = hostTarget();
+        target.bf16Dot = true;
+        auto runWith = [&](const char *recipe, const Group &g, const std::vector<Tensor> &in) {
+          Options o{.target = target};
+          if (*sizes) {
+            Schedule s;
+            EXPECT_TRUE(Schedule::parse(fmt::format("{} {}", recipe, sizes), s));
+            s.pairs = stored == DType::bf16;
+            o.schedule = s;
+          }
+          return run(g, in, o);
+        };
+        Both all = both(packed, 5);
+        const std::vector<Tensor> out = runWith("attention", all.forward, all.in),
+                                  grad = runWith("attention_grad", all.backward, all.gradIn);
+        int64_t begin = 0;
+        for (const int64_t count : packed.documents) {
+          Case one = packed;
+          one.tokens = count, one.documents = {};
+          const Both alone = both(one, 5);
+          const std::string what =
+              fmt::format("{} tokens from {} on, {} {}", count, begin, nameOf(stored).str(), sizes);
+          expectSame({rowsOf(out[0], 1, begin, count), rowsOf(out[1], 2, begin, count)},
+                     runWith("attention", alone.forward, {rowsOf(all.in[0], 1, begin, count)}), what);
+          expectSame({rowsOf(grad[0], 1, begin, count)},
+                     runWith("attention_grad", alone.backward,
+                             {rowsOf(all.gradIn[0], 1, begin, count), rowsOf(all.gradIn[1], 1, begin, count),
+                              rowsOf(all.gradIn[2], 1, begin, count), rowsOf(all.gradIn[3], 2, begin, count)}),
+                     what + " backward");
+          begin += count;
+          if (HasFailure())
+            return;
+        }
+      }
+}
+
+/// The number of vector loops that a kernel runs. Loads of integers give what was stored, else `loaded` of their index.
 class VectorLoops {
 public:
-  explicit VectorLoops(int64_t loaded) : loaded(loaded) {}
+  using Loaded = std::function<int64_t(int64_t index)>;
+  explicit VectorLoops(Loaded loaded) : loaded(std::move(loaded)) {}
   int64_t of(const kir::Kernel &k) {
     for (const kir::Stmt &s : k.body)
       run(*s);
@@ -240,9 +373,10 @@ public:
   }
 
 private:
-  const int64_t loaded;
+  const Loaded loaded;
   int64_t count = 0;
   std::map<const kir::VarNode *, int64_t> values;
+  std::map<std::pair<const void *, int64_t>, int64_t> stored;
 
   int64_t value(const kir::Expr &e) {
     using kir::ExprKind;
@@ -257,8 +391,13 @@ private:
       return kir::evalInt(e->bop, e->args[0]->dtype, value(e->args[0]), value(e->args[1]));
     case ExprKind::Select:
       return value(e->args[0]) ? value(e->args[1]) : value(e->args[2]);
+    case ExprKind::Load: {
+      const int64_t index = value(e->args[0]);
+      const auto it = stored.find({e->buffer.get(), index});
+      return it == stored.end() ? loaded(index) : it->second;
+    }
     default:
-      return loaded;
+      return 0;
     }
   }
   void runAll(const std::vector<kir::Stmt> &body) {
@@ -283,6 +422,10 @@ private:
       if (!isFloat(s.value->dtype))
         values[s.var.get()] = value(s.value);
       return runAll(s.body);
+    case kir::StmtKind::Store:
+      if (!isFloat(s.value->dtype))
+        stored[{s.buffer.get(), value(s.index)}] = value(s.value);
+      return;
     case kir::StmtKind::If:
       return runAll(isFloat(s.value->dtype) || value(s.value) ? s.body : s.orelse);
     default:
@@ -291,20 +434,30 @@ private:
   }
 };
 
-// What a window hides wholly is not computed: the work grows with the tokens, not with their square. With a cache it is
-// that of the window.
-TEST(Attention, WindowsSkipWhatTheyHide) {
+// What a window or a document hides wholly is not computed: the work grows with the tokens, not with their square. With
+// a cache it is that of the window.
+TEST(Attention, WhatIsHiddenIsSkipped) {
   const int64_t size = 32;
-  auto work = [&](OpKind kind, int64_t tokens, int64_t window) {
-    const AttrMap at = attrs({{"n_head", int64_t(1)}, {"window", window}});
+  auto work = [&](OpKind kind, int64_t tokens, int64_t window, bool documents = false, bool causal = true) {
+    AttrMap at = attrs({{"n_head", int64_t(1)}, {"window", window}});
     const Type qkv = f32({1, tokens, 3 * size}), o = f32({1, tokens, size}), lse = f32({1, 1, tokens}),
                one = f32({1, 1, 3 * size}), cache = f32({1, tokens, size}), pos = Type::scalar(DType::i64);
-    const std::vector<Type> operands = kind == OpKind::attention        ? std::vector<Type>{qkv}
-                                       : kind == OpKind::attention_grad ? std::vector<Type>{o, qkv, o, lse}
-                                                                        : std::vector<Type>{one, cache, cache, pos};
+    std::vector<Type> operands = kind == OpKind::attention        ? std::vector<Type>{qkv}
+                                 : kind == OpKind::attention_grad ? std::vector<Type>{o, qkv, o, lse}
+                                                                  : std::vector<Type>{one, cache, cache, pos};
+    if (documents) {
+      at.set("documents", true);
+      operands.push_back(Type(DType::i64, {1, tokens, 2}));
+    }
+    if (kind != OpKind::attention_cached)
+      at.set("causal", causal);
     const Group g = attentionOf(kind, operands, at);
     const Target target = hostTarget();
-    return double(VectorLoops(tokens - 1).of(lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target).kernel));
+    // In a cache the last place; documents of 40 tokens.
+    const auto loaded = [&](int64_t i) {
+      return !documents ? tokens - 1 : std::min(tokens, i / 2 / 40 * 40 + i % 2 * 40);
+    };
+    return double(VectorLoops(loaded).of(lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target).kernel));
   };
   const int64_t tokens = 2048, window = 64;
   for (OpKind kind : kinds) {
@@ -314,6 +467,10 @@ TEST(Attention, WindowsSkipWhatTheyHide) {
     EXPECT_GT(all, kind == OpKind::attention_cached ? 1.9 : 3);
     EXPECT_LE(some, kind == OpKind::attention_cached ? 1 : 2.05);
     EXPECT_EQ(work(kind, tokens, tokens), work(kind, tokens, 0)) << "a window of all";
+    if (kind == OpKind::attention_cached)
+      continue;
+    for (bool causal : {true, false})
+      EXPECT_LE(work(kind, 2 * tokens, 0, true, causal) / work(kind, tokens, 0, true, causal), 2.05) << causal;
   }
 }
 
@@ -322,15 +479,19 @@ TEST(Attention, Interpreted) { compare({2, 40, 4, 2, 8, true, 0.25}, true); }
 // Blocks, tasks and where keys are packed are the schedule's; the sums are the op's.
 TEST(Attention, SizesNeverChangeBits) {
   OneIn some(3);
-  for (auto [causal, p, alibi, stored, softcap, window] :
-       {std::tuple<bool, double, bool, DType, double, int64_t>{true, 0, false, DType::f32, 0, 0},
-        {true, 0.2, true, DType::f32, 0, 0},
-        {false, 0.2, true, DType::f32, 0, 0},
-        {true, 0.2, true, DType::bf16, 0, 0},
-        {true, 0, false, DType::f32, 2, 37},
-        {true, 0.2, true, DType::bf16, 2, 50},
-        {true, 0, false, DType::bf16, 0, 5}}) {
-    Both b = both({2, 151, 6, 2, 24, causal, p, alibi, stored, 0, 0, softcap, window}, 1);
+  const std::vector<int64_t> none, parts = {31, 2, 77};
+  for (const auto &[causal, p, alibi, stored, softcap, window, documents] :
+       {std::tuple<bool, double, bool, DType, double, int64_t, std::vector<int64_t>>{true, 0, false, DType::f32, 0, 0,
+                                                                                     none},
+        {true, 0.2, true, DType::f32, 0, 0, none},
+        {false, 0.2, true, DType::f32, 0, 0, none},
+        {true, 0.2, true, DType::bf16, 0, 0, none},
+        {true, 0, false, DType::f32, 2, 37, none},
+        {true, 0.2, true, DType::bf16, 2, 50, none},
+        {true, 0, false, DType::bf16, 0, 5, none},
+        {true, 0.2, false, DType::f32, 0, 0, parts},
+        {false, 0, true, DType::bf16, 0, 0, parts}}) {
+    Both b = both({2, 151, 6, 2, 24, causal, p, alibi, stored, 0, 0, softcap, window, documents}, 1);
     Target target = hostTarget();
     target.bf16Dot = true;
     std::vector<Tensor> forward = run(b.forward, b.in, {.target = target}),
@@ -494,6 +655,8 @@ TEST(Attention, NotFiniteStaysBehindTheMask) {
     plant({1, 33, 4, 1, 7, false, 0.3, true, stored}, {}, {});
     for (int64_t window : {3, 20, 33})
       plant({1, 75, 2, 1, 5, true, 0, false, stored, 0, 0, window == 20 ? 2.0 : 0, window}, forwards, backwards);
+    for (bool causal : {true, false})
+      plant({1, 75, 2, 1, 5, causal, 0, false, stored, 0, 0, 0, 0, {9, 30, 1, 22}}, forwards, backwards);
     if (HasFatalFailure())
       return;
   }

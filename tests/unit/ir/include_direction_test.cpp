@@ -135,9 +135,10 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
              {"tools/commands", {"tools/planner", "tools/estimate", "tools/compiler", "tools/study"}},
              {"tools/serve", {"tools/commands"}},
              {"tools/serve/http", {"tools/serve"}},
+             {"tools/run", {"tools/planner", "tools/compiler", "tools/serve", "tools/commands"}},
              {"tools",
               {"tools/planner", "tools/check", "tools/estimate", "tools/compiler", "tools/study", "tools/serve",
-               "tools/commands"}},
+               "tools/commands", "tools/run"}},
              {"tools/bundle_program", {}}}) {
       Rooms sees = seen;
       sees.insert(sees.end(), more.begin(), more.end());

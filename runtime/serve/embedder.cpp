@@ -1,0 +1,139 @@
+#include "runtime/serve/embedder.h"
+
+#include "ir/facts.h"
+#include "runtime/device/executor.h"
+#include "support/diagnostics.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace gptc {
+
+namespace {
+
+constexpr const char *poolings[] = {"mean", "cls", "last"};
+
+std::string functionOf(int64_t tokens) { return fmt::format("embed_{}", tokens); }
+
+/// Where a text may begin behind `tokens` others: at even places, from which bf16 pairs keys as from the first
+/// (codegen/recipes/attention/attention.cpp).
+int64_t nextPlace(int64_t tokens) { return (tokens + 1) / 2 * 2; }
+
+std::vector<float> pooled(llvm::ArrayRef<const float *> rows, int64_t columns, Pooling pooling, bool normalized) {
+  std::vector<float> v(size_t(columns), 0);
+  double squares = 0;
+  for (int64_t x = 0; x < columns; ++x) {
+    double sum = 0;
+    switch (pooling) {
+    case Pooling::mean:
+      for (const float *row : rows)
+        sum += double(row[x]);
+      sum /= double(rows.size());
+      break;
+    case Pooling::cls:
+      sum = double(rows.front()[x]);
+      break;
+    case Pooling::last:
+      sum = double(rows.back()[x]);
+      break;
+    }
+    squares += sum * sum;
+    v[size_t(x)] = float(sum);
+  }
+  if (const double length = std::sqrt(squares); normalized && length > 0)
+    for (float &x : v)
+      x = float(double(x) / length);
+  return v;
+}
+
+}  // namespace
+
+std::optional<Pooling> poolingOf(const std::string &word) {
+  for (size_t i = 0; i < std::size(poolings); ++i)
+    if (word == poolings[i])
+      return Pooling(i);
+  return std::nullopt;
+}
+
+const char *nameOf(Pooling pooling) { return poolings[size_t(pooling)]; }
+
+Embedder::Embedder(Executor &executor) : executor(executor), limit(fact<&ModelFacts::blockSize>(executor.planned())) {
+  for (const auto &f : executor.planned().functions)
+    if (int64_t n;
+        llvm::StringRef(f->name).starts_with("embed_") && !llvm::StringRef(f->name).drop_front(6).getAsInteger(10, n)) {
+      sizes.push_back(n);
+      columns = f->results()[0].dim(1);
+      stride = f->results()[0].padded(1);
+    }
+  if (sizes.empty())
+    throw UserError(ErrorCode::PlanDamaged, "the plan makes no vectors of texts: it has no @embed_N",
+                    "compile it again with `gptc compile`");
+  llvm::sort(sizes);
+}
+
+/// Longest first, each call takes the longest text that still fits it.
+std::vector<Embedder::Call> Embedder::callsFor(llvm::ArrayRef<std::vector<int32_t>> texts) const {
+  std::multimap<int64_t, size_t, std::greater<>> left;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const int64_t tokens = int64_t(texts[i].size());
+    GPTC_CHECK(tokens > 0 && tokens <= limit, "a text of {} tokens", tokens);
+    left.emplace(tokens, i);
+  }
+  std::vector<Call> calls;
+  while (!left.empty()) {
+    Call &call = calls.emplace_back();
+    for (auto it = left.begin(); it != left.end(); it = left.lower_bound(sizes.back() - nextPlace(call.tokens))) {
+      call.tokens = nextPlace(call.tokens) + it->first;
+      call.texts.push_back(it->second);
+      left.erase(it);
+    }
+  }
+  return calls;
+}
+
+const float *Embedder::run(const Call &call, llvm::ArrayRef<std::vector<int32_t>> texts) {
+  const int64_t n = *llvm::lower_bound(sizes, call.tokens);
+  std::vector<int32_t> tokens(size_t(n), 0);
+  std::vector<int64_t> positions(size_t(n), 0), documents(size_t(2 * n));
+  for (int64_t i = 0; i < n; ++i) {  // what is no token of a text is one of its own
+    documents[size_t(2 * i)] = i;
+    documents[size_t(2 * i + 1)] = i + 1;
+  }
+  int64_t at = 0;
+  for (const size_t text : call.texts) {
+    const int64_t begin = nextPlace(at), count = int64_t(texts[text].size());
+    for (int64_t i = 0; i < count; ++i) {
+      const size_t to = size_t(begin + i);
+      tokens[to] = texts[text][size_t(i)];
+      positions[to] = i;
+      documents[2 * to] = begin;
+      documents[2 * to + 1] = begin + count;
+    }
+    at = begin + count;
+  }
+  const std::string function = functionOf(n);
+  executor.run(function, {tokens.data(), positions.data(), documents.data()});
+  return static_cast<const float *>(executor.result(function, 0));
+}
+
+std::vector<std::vector<float>> Embedder::embed(llvm::ArrayRef<std::vector<int32_t>> texts, Pooling pooling,
+                                                bool normalized) {
+  std::vector<std::vector<float>> vectors(texts.size());
+  for (const Call &call : callsFor(texts)) {
+    const float *row = run(call, texts);
+    int64_t at = 0;
+    for (const size_t text : call.texts) {
+      at = nextPlace(at);
+      std::vector<const float *> rows;
+      for (size_t i = 0; i < texts[text].size(); ++i)
+        rows.push_back(row + at++ * stride);
+      vectors[text] = pooled(rows, columns, pooling, normalized);
+    }
+  }
+  return vectors;
+}
+
+}  // namespace gptc

@@ -1,0 +1,50 @@
+// Vectors of texts, by the functions @embed_N of a plan (frontends/model_builder.h).
+#pragma once
+
+#include "llvm/ADT/ArrayRef.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+class Executor;
+
+/// How the vectors of a text's tokens become one: their mean, that of the first token ([CLS]), or that of the last.
+enum class Pooling { mean, cls, last };
+/// The words "mean", "cls", "last"; nullopt for any other.
+std::optional<Pooling> poolingOf(const std::string &word);
+const char *nameOf(Pooling pooling);
+
+/// Texts go through the model together, one behind the other, without padding between them (an effective batch, as in
+/// FasterTransformer): a text sees nothing of its neighbours, and its vector has the same bits alone and among any
+/// others.
+class Embedder {
+public:
+  /// Throws UserError(PlanDamaged) if the plan has no @embed_N.
+  explicit Embedder(Executor &executor);
+
+  /// Elements of a vector, and the longest text in tokens.
+  int64_t width() const { return columns; }
+  int64_t context() const { return limit; }
+
+  /// A vector of width() elements for each text, which has 1 to context() known tokens; `normalized` to length 1.
+  std::vector<std::vector<float>> embed(llvm::ArrayRef<std::vector<int32_t>> texts, Pooling pooling, bool normalized);
+
+private:
+  struct Call {
+    std::vector<size_t> texts;  // in their order
+    int64_t tokens = 0;         // the end of the last one
+  };
+  std::vector<Call> callsFor(llvm::ArrayRef<std::vector<int32_t>> texts) const;
+  /// The vectors of all tokens of the call, in memory that is valid until the next.
+  const float *run(const Call &call, llvm::ArrayRef<std::vector<int32_t>> texts);
+
+  Executor &executor;
+  int64_t columns = 0, stride = 0, limit;
+  std::vector<int64_t> sizes;  // N, ascending
+};
+
+}  // namespace gptc

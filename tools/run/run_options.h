@@ -1,0 +1,28 @@
+// What the command line of gptrun says.
+#pragma once
+
+#include "tools/compiler/imported_model.h"
+#include "tools/serve/embed_command.h"
+#include "tools/serve/sample_command.h"
+#include "tools/serve/serve_command.h"
+
+#include <optional>
+#include <string>
+
+namespace gptc {
+
+struct RunOptions {
+  std::string plan, outDir, resume = "auto", data;
+  std::optional<std::string> hosts, checkpoint;
+  std::string model;  // another program's, whose weights are taken; absolute
+  int64_t steps = -1;
+  int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not given
+  unsigned threads = 0;
+  bool profile = false, check = false, agent = false, allowChangedData = false;
+  SampleCommand sample;
+  ServeCommand serve;
+  EmbedCommand embed;
+  RunAs as;  // a model of another program
+};
+
+}  // namespace gptc

@@ -1,0 +1,248 @@
+#include "tools/run/texts.h"
+
+#include "frontends/hf_folder.h"
+#include "ir/facts.h"
+#include "passes/decisions.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/train/session.h"
+#include "runtime/train/trainer.h"
+#include "runtime/train/weights.h"
+#include "support/diagnostics.h"
+#include "support/stderr.h"
+#include "support/words.h"
+#include "tools/compiler/inference.h"
+#include "tools/planner/cache_dir.h"
+#include "tools/run/plans.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+
+namespace gptc {
+namespace {
+
+void warn(const std::string &text) { printError("warning: {}\n", text); }
+
+/// A model without its training, for a command of one rank.
+class Inference {
+public:
+  Inference(const RunOptions &o, const Plan &plan)
+      : choice(!o.model.empty() ? WeightsChoice{WeightsChoice::tensors, 0, o.model}
+               : o.checkpoint   ? WeightsChoice::parse(*o.checkpoint)
+                                : WeightsChoice()),
+        model(modelIdentity(*plan.planned)) {
+    if (choice.kind != WeightsChoice::inFolder && choice.kind != WeightsChoice::tensors)
+      requireFolder(o, plan);
+    requireWeights(plan.run, choice);
+  }
+  Session open(const RunOptions &o, Plan plan, llvm::ArrayRef<llvm::StringRef> functions) const {
+    return Session(inferencePlan(std::move(plan), functions, defaultCacheDir()), defaultCacheDir(), o.threads);
+  }
+  std::string load(Session &session) const { return loadForInference(session, model, choice, warn); }
+
+private:
+  const WeightsChoice choice;
+  const ModelIdentity model;  // of the complete plan
+};
+
+/// A plan that continues as many samples at once as there are slots. On CPUs all have slots, so that a sample does not
+/// depend on their number; on a GPU one sequence is fastest by itself.
+Plan withSlots(Plan plan, int64_t slots) {
+  if (plan.model.empty() || (slots == 1 && plan.target.isCuda()))
+    return inferencePlan(std::move(plan), kSampling, defaultCacheDir());
+  plan = servingPlan(std::move(plan), slots, defaultCacheDir());
+  const Weights weights = fact<&PrecisionFacts::weights>(*plan.planned);
+  std::string kept = weights == Weights::compute ? "" : fmt::format("{}, none", nameOf(weights));
+  for (const Decision &d : decisionsOf(*plan.planned))
+    if (d.pass == "quantize-weights")
+      kept = fmt::format("{}; {}", d.choice, d.note);
+  if (!kept.empty())
+    printError("note: weights as {}\n", kept);
+  if (slots > 1) {
+    int64_t cache = 0;
+    for (const auto &s : plan.planned->states)
+      cache += kindOf(*s) == StateKind::cache ? s->type.bytes() : 0;
+    printError("note: {} slots of {} tokens: {} of cache, {} in all\n", slots,
+               fact<&ModelFacts::blockSize>(*plan.planned), formatBytes(double(cache)),
+               formatBytes(double(fact<&MemoryFacts::arenaBytes>(*plan.planned))));
+  }
+  return plan;
+}
+
+int64_t slotsOfSample(const RunOptions &o, const Plan &plan) {
+  const bool many = !o.sample.prompts.empty() || o.sample.defaults.n > 1;
+  if (plan.model.empty() && (o.sample.slots > 1 || o.sample.beams > 1))
+    throw UserError(
+        ErrorCode::NotBuiltYet,
+        "the plan was compiled from a module: it continues one sample at a time, and has no --slots or --beams",
+        "leave them out, or compile a model.toml");
+  return o.sample.beams ? o.sample.beams : o.sample.slots ? o.sample.slots : many ? 8 : 1 + o.sample.generator.guesses;
+}
+
+/// A plan that continues texts, and what it takes.
+struct Continuing {
+  Plan plan;
+  Inference inference;
+  Tokenizer tokenizer;
+  ModelTokens tokens;
+  PromptLimits limits;
+};
+
+/// The plan, or one for a model of another program, which is then o.model.
+Plan planForTexts(RunOptions &o, ImportFor purpose = ImportFor::tokens) {
+  std::error_code e;
+  if (!isImportable(o.plan) && !std::filesystem::is_regular_file(o.plan, e)) {
+    Plan plan = planOf(o);
+    for (const auto &[option, given] : {std::pair{"--context", o.as.context > 0},
+                                        {"--precision", !o.as.precision.empty()},
+                                        {"--weights", !o.as.weights.empty()}})
+      if (given)
+        throw UserError(ErrorCode::Usage,
+                        fmt::format("{} is for a Hugging Face folder or a GGUF file: a plan has its own", option),
+                        "leave it out, or compile the plan again");
+    return plan;
+  }
+  if (o.checkpoint || !o.outDir.empty())
+    throw UserError(ErrorCode::Usage, fmt::format("{} has weights, and no run with others", o.plan),
+                    "leave out --checkpoint and --out-dir, or import the model and compile a plan");
+  Plan plan = planOfModel(importedModel(o.plan, purpose), o.as, purpose);
+  printError("note: {} with a context of {} tokens (--precision, --context)\n",
+             nameOf(fact<&PrecisionFacts::compute>(*plan.planned)), fact<&ModelFacts::blockSize>(*plan.planned));
+  o.model = plan.dir;
+  return plan;
+}
+
+std::string tokenizerOf(const Plan &plan) {
+  if (plan.run.tokenizer.empty())
+    throw UserError(ErrorCode::FileMissing, "the plan names no tokenizer",
+                    "set data.tokenizer in model.toml and compile again");
+  return plan.run.tokenizer;
+}
+
+Continuing openForTexts(RunOptions &o) {
+  Plan plan = planForTexts(o);
+  requireGenerator(*plan.planned);
+  const std::string file = tokenizerOf(plan);
+  const Inference inference(o, plan);
+  const PromptLimits limits = {fact<&ModelFacts::vocabSize>(*plan.planned),
+                               fact<&ModelFacts::blockSize>(*plan.planned)};
+  Tokenizer tokenizer = Tokenizer::load(file);
+  ModelTokens tokens = modelTokens(file, tokenizer);
+  return {std::move(plan), inference, std::move(tokenizer), std::move(tokens), limits};
+}
+
+/// Loads the weights, and leaves out tokens that have no text.
+void loadForTexts(const Continuing &c, Session &session, CompletionRequest &defaults) {
+  c.inference.load(session);
+  defaults.ends = c.tokens.ends;
+  defaults.options.tokens = c.tokenizer.vocabSize();
+  if (std::string note = tokensWithoutText(*session.plan.planned, c.tokenizer.vocabSize()); !note.empty())
+    printError("note: {}\n", note);
+}
+
+/// A model that makes vectors of texts.
+class Vectors {
+public:
+  explicit Vectors(RunOptions &o) : Vectors(o, planForTexts(o, ImportFor::vectors)) {}
+
+private:
+  Vectors(const RunOptions &o, Plan plan)
+      : tokenizer(Tokenizer::load(tokenizerOf(plan))),
+        limits{fact<&ModelFacts::vocabSize>(*plan.planned), fact<&ModelFacts::blockSize>(*plan.planned)} {
+    if (plan.model.empty())
+      throw UserError(ErrorCode::NotBuiltYet, "the plan was compiled from a module, which makes no vectors of texts",
+                      "compile a model.toml");
+    const Inference inference(o, plan);
+    session.emplace(embeddingPlan(std::move(plan), defaultCacheDir()), defaultCacheDir(), o.threads);
+    inference.load(*session);
+  }
+
+public:
+  const Tokenizer tokenizer;
+  const PromptLimits limits;
+  std::optional<Session> session;
+};
+
+}  // namespace
+
+void runSample(RunOptions o) {
+  SampleCommand &command = o.sample;
+  CompletionRequest &defaults = command.defaults;
+  if (!command.jsonl)
+    defaults.echo = true;
+  if (command.logProbs >= 0)
+    defaults.logProbs = command.logProbs;
+  if (const auto problem = problemOf(defaults)) {
+    std::string option = "--" + problem->parameter;
+    std::replace(option.begin(), option.end(), '_', '-');
+    throw UserError(ErrorCode::Usage, fmt::format("{} {}", option, problem->message),
+                    "gptrun sample --help lists what it takes");
+  }
+  Continuing c = openForTexts(o);
+  defaults.parseSpecial |= c.plan.run.parseSpecial;
+  command.limits = c.limits;
+  command.generator.copiesPrefixes = !c.plan.target.isCuda();
+  checkCommand(command, c.tokenizer);
+  const int64_t slots = slotsOfSample(o, c.plan);
+  Session session(withSlots(std::move(c.plan), slots), defaultCacheDir(), o.threads);
+  loadForTexts(c, session, defaults);
+  samplePrompts(session.executor, c.tokenizer, command);
+}
+
+void runServe(RunOptions o) {
+  ServeCommand &command = o.serve;
+  if (command.modelName.empty())
+    command.modelName = nameOfModel(o.plan);
+  if (command.embeddings) {
+    command.vectors.settle(isImportable(o.plan) ? o.plan : "");
+    const Vectors v(o);
+    command.limits = v.limits;
+    return serveEmbeddings(v.session->executor, v.tokenizer, command);
+  }
+  Continuing c = openForTexts(o);
+  if (c.plan.model.empty())
+    throw UserError(ErrorCode::NotBuiltYet, "the plan was compiled from a module, which has no slots for many clients",
+                    "compile a model.toml");
+  command.limits = c.limits;
+  command.generator.copiesPrefixes = !c.plan.target.isCuda();
+  CompletionRequest defaults;
+  defaults.options.maxTokens = 16;  // as OpenAI's; so is the temperature
+  defaults.options.temperature = 1;
+  Session session(withSlots(std::move(c.plan), command.slots), defaultCacheDir(), o.threads);
+  loadForTexts(c, session, defaults);
+  serve(session.executor, c.tokenizer, c.tokens, command, defaults);
+}
+
+void runEmbed(RunOptions o) {
+  requireTexts(o.embed);
+  o.embed.vectors.settle(isImportable(o.plan) ? o.plan : "");
+  const Vectors v(o);
+  embedTexts(v.session->executor, v.tokenizer, o.embed);
+}
+
+void runEval(const RunOptions &o) {
+  Plan plan = planOf(o);
+  const Inference inference(o, plan);
+  const Module &m = *plan.planned;
+  if (plan.run.valData.empty() && o.data.empty())
+    throw UserError(ErrorCode::FileMissing, "the plan names no validation data",
+                    "give --data FILE, or set data.val in model.toml and compile again");
+  TokenData data(o.data.empty() ? plan.run.valData : o.data, o.data.empty() ? "data.val" : "--data",
+                 fact<&ModelFacts::vocabSize>(m), fact<&ModelFacts::blockSize>(m), 2, maskToken(m));
+  if (!o.data.empty())
+    data.requireNarrowTokens();
+  data.checkTokens();
+  Session session = inference.open(o, std::move(plan), kEvaluation);
+  if (!session.executor.has("eval"))
+    throw UserError(ErrorCode::PlanDamaged, "the plan cannot be evaluated: it has no @eval",
+                    "compile it again with `gptc compile`");
+  std::string from = inference.load(session);
+  auto start = std::chrono::steady_clock::now();
+  double loss = *evaluate(session.executor, data, o.steps >= 0 ? o.steps : session.plan.run.evalSteps);
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  fmt::print("{} {:.4f}  perplexity {:.2f}  ({}{}, {:.1f} s)\n", o.data.empty() ? "val loss" : "loss", loss,
+             std::exp(loss), o.data.empty() ? "" : o.data + ", ", from, seconds);
+}
+
+}  // namespace gptc

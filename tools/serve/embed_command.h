@@ -1,0 +1,53 @@
+// `gptrun embed`: vectors of texts.
+#pragma once
+
+#include "frontends/tokenizer/tokenizer.h"
+#include "runtime/serve/embedder.h"
+#include "tools/commands/command_line.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+/// How vectors are made: by options, and by what a model's folder says.
+struct VectorChoice {
+  std::string pooling;  // "": what the folder says, else mean
+  bool normalize = false, keepLength = false;
+
+  Pooling how = Pooling::mean;  // both, and `most`, are set by settle()
+  bool normalized = false;
+  int64_t most = 0;  // tokens of a text, to which longer ones are cut; 0: those of the model
+
+  /// Reads the folder (frontends/hf_pooling.h); `model`: "" for a plan. Says what it found on standard error. Throws
+  /// what readHfPooling throws.
+  void settle(const std::string &model);
+};
+void addVectorOptions(Command command, VectorChoice &choice);
+
+/// "[0.5,-1]": a JSON array of the shortest numbers that are these floats.
+std::string numbersOf(const std::vector<float> &vector);
+
+struct EmbedCommand {
+  std::optional<std::string> text;  // none: those of `texts`
+  std::string texts;                // a file with a text a line; "-": standard input
+  std::string out;                  // a file of NumPy's; "": JSON lines on standard output
+  bool time = false;
+  VectorChoice vectors;
+};
+
+void addEmbedOptions(Command embed, EmbedCommand &command);
+/// Throws UserError(Usage) if it names no text.
+void requireTexts(const EmbedCommand &command);
+
+/// The tokens of a text with those that the tokenizer puts around it, cut to `most` as if its end were not there.
+/// Throws what Tokenizer::encode throws.
+std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, int64_t most, bool &cut);
+
+/// Writes the vectors of all texts in order, to standard output as JSON lines {"text", "tokens", "vector"}, or as one
+/// array f32[texts, width] in NumPy's format 1.0, which appears whole or not at all. Throws UserError: Usage,
+/// FileMissing, DataInvalid for a text that has no tokens, after the vectors of earlier ones.
+void embedTexts(Executor &executor, const Tokenizer &tokenizer, const EmbedCommand &command);
+
+}  // namespace gptc
