@@ -407,6 +407,23 @@ int runTraining(const RunOptions &o, const std::vector<std::string> &words) {
   });
 }
 
+/// How a model of a folder or GGUF file runs.
+void addModelOptions(Command a, RunOptions &o) {
+  a.option(
+       "--context", o.as.context,
+       fmt::format("tokens that a model of a folder or GGUF file sees; default: its own, at most {}", kUsualContext))
+      .within(int64_t(1), int64_t(1) << 20);
+  a.option("--precision", o.as.precision,
+           "what a model of a folder or GGUF file computes in; default: bf16 where this CPU multiplies it and no "
+           "weight is wider, else fp32")
+      .oneOf({"fp32", "bf16", "fp16"});
+  a.option(
+       "--weights", o.as.weights,
+       "how the weights of products of such a model are kept: as they are computed with, or in 8 or 4 bits; default: "
+       "q8_0 or q4_0 if the file has them so, else compute")
+      .oneOf({"compute", "q8_0", "q4_0"});
+}
+
 int run(int argc, char **argv) {
   RunOptions o;
   CommandLine app("gptrun", "gptrun: trains, samples and evaluates a plan made by `gptc compile`");
@@ -428,21 +445,6 @@ int run(int argc, char **argv) {
              "which weights: the number of a step | best: least validation loss | a folder with model.safetensors; "
              "default: the newest checkpoint")
         .type("STEP|best|DIR");
-  };
-  auto model = [&](Command a) {
-    a.option(
-         "--context", o.as.context,
-         fmt::format("tokens that a model of a folder or GGUF file sees; default: its own, at most {}", kUsualContext))
-        .within(int64_t(1), int64_t(1) << 20);
-    a.option("--precision", o.as.precision,
-             "what a model of a folder or GGUF file computes in; default: bf16 where this CPU multiplies it and no "
-             "weight is wider, else fp32")
-        .oneOf({"fp32", "bf16", "fp16"});
-    a.option(
-         "--weights", o.as.weights,
-         "how the weights of products of such a model are kept: as they are computed with, or in 8 or 4 bits; default: "
-         "q8_0 or q4_0 if the file has them so, else compute")
-        .oneOf({"compute", "q8_0", "q4_0"});
   };
   app.option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one; default: 1")
       .within(1, 1 << 10);
@@ -472,17 +474,17 @@ int run(int argc, char **argv) {
 
   Command sample = app.command("sample", "continue a prompt");
   common(sample, true);
-  model(sample);
+  addModelOptions(sample, o);
   weights(sample);
   addSampleOptions(sample, o.sample);
   Command serve = app.command("serve", "answer over HTTP, by the interface of OpenAI: /v1/completions, /v1/models");
   common(serve, true);
-  model(serve);
+  addModelOptions(serve, o);
   weights(serve);
   addServeOptions(serve, o.serve);
   Command embed = app.command("embed", "vectors of texts, by an encoder or a decoder");
   common(embed, true);
-  model(embed);
+  addModelOptions(embed, o);
   weights(embed);
   addEmbedOptions(embed, o.embed);
   Command eval = app.command("eval", "loss on the validation data, or on another file");
