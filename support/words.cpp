@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 
 namespace gptc {
 
@@ -74,6 +75,15 @@ std::string formatBytes(double bytes) {
          : n < 10 * 0x1p20 ? fmt::format("{:.1f} KiB", bytes / 0x1p10)
          : n < 10 * 0x1p30 ? fmt::format("{:.1f} MiB", bytes / 0x1p20)
                            : fmt::format("{:.1f} GiB", bytes / 0x1p30);
+}
+
+std::string timeNow() {
+  timespec t{};
+  ::clock_gettime(CLOCK_REALTIME, &t);
+  std::tm utc{};
+  ::gmtime_r(&t.tv_sec, &utc);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
+                     utc.tm_hour, utc.tm_min, utc.tm_sec, t.tv_nsec / 1000000);
 }
 
 }  // namespace gptc

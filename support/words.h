@@ -26,4 +26,7 @@ std::optional<int64_t> parseBytes(llvm::StringRef text);
 /// "512 B", "28.0 KiB", "-12.5 MiB", "12.0 GiB". KiB from 1 KiB on, MiB from 10 MiB on, GiB from 10 GiB on.
 std::string formatBytes(double bytes);
 
+/// The time, UTC: "2026-03-01T09:30:05.123Z".
+std::string timeNow();
+
 }  // namespace gptc

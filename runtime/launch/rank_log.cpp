@@ -3,15 +3,14 @@
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/json.h"
+#include "support/words.h"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
-#include <fmt/chrono.h>
 #include <unistd.h>
 
 namespace gptc {
@@ -19,13 +18,6 @@ namespace {
 
 constexpr size_t kLongestLine = 1 << 16;  // bytes; longer lines are split
 constexpr size_t kLongestError = 1 << 16;
-
-std::string now() {
-  using namespace std::chrono;
-  const auto t = system_clock::now();
-  const long ms = long(duration_cast<milliseconds>(t.time_since_epoch()).count() % 1000);
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(system_clock::to_time_t(t)), ms);
-}
 
 }  // namespace
 
@@ -45,7 +37,7 @@ void RankLines::line(llvm::StringRef text, std::string &plain) {
         nlohmann::json(text.str()).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     const std::string all = fmt::format(R"({{"time": "{}", "rank": {}, "line": {}}})"
                                         "\n",
-                                        now(), rank, quoted);
+                                        timeNow(), rank, quoted);
     if (fd >= 0)
       (void)!::write(fd, all.data(), all.size());
   }

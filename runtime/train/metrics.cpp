@@ -3,11 +3,11 @@
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/json.h"
+#include "support/words.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <ctime>
 #include <stdio_ext.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -148,15 +148,6 @@ void ProgressLine::print(const std::string &text) {
   readerGone = readerGone || errno == EPIPE;
   std::clearerr(out);
   ::__fpurge(out);
-}
-
-std::string timeNow() {
-  timespec t{};
-  ::clock_gettime(CLOCK_REALTIME, &t);
-  std::tm utc{};
-  ::gmtime_r(&t.tv_sec, &utc);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
-                     utc.tm_hour, utc.tm_min, utc.tm_sec, t.tv_nsec / 1000000);
 }
 
 std::string formatDuration(double seconds) {

@@ -80,8 +80,6 @@ private:
   size_t columns() const;
 };
 
-/// The current time in UTC: "2026-03-01T09:30:05.123Z".
-std::string timeNow();
 /// "1:02:03", "2:03", "0:07".
 std::string formatDuration(double seconds);
 

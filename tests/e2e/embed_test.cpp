@@ -419,6 +419,38 @@ TEST_F(EmbeddingsServerTest, GivesWhatEmbedGives) {
   EXPECT_EQ(process->wait().code, 0);
 }
 
+TEST_F(EmbeddingsServerTest, RequestsAreLogged) {
+  const std::string dir = folder("llama"), log = w.path("requests.jsonl"), long_(400, 'x');
+  serve(dir, {"--log", log});
+  EXPECT_EQ(post({{"input", "t4"}}).status, 200);
+  EXPECT_EQ(post({{"input", 4}}).status, 400);
+  EXPECT_EQ(ask(port, "/" + long_).status, 404);
+  ::kill(process->pid(), SIGTERM);
+  EXPECT_EQ(process->wait().code, 0);
+  const std::vector<json> lines = linesOf(readFile(log));
+  ASSERT_EQ(lines.size(), 3u);
+  const std::vector<int> statuses = {200, 400, 404};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(lines[i].at("status"), statuses[i]);
+    EXPECT_EQ(lines[i].at("client"), "127.0.0.1");
+    EXPECT_EQ(lines[i].at("path"), i < 2 ? "/v1/embeddings" : "/" + long_.substr(0, 255));
+    EXPECT_GE(lines[i].at("seconds").get<double>(), 0);
+    EXPECT_EQ(lines[i].at("time").get<std::string>().size(), 24u);
+  }
+  EXPECT_EQ(readFile(log).find("t4"), std::string::npos);
+
+  // A disk that is full costs the log and no request.
+  serve(dir, {"--log", "/dev/full"});
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(post({{"input", "t4"}}).status, 200);
+  ::kill(process->pid(), SIGTERM);
+  const Result full = process->wait();
+  EXPECT_EQ(full.code, 0);
+  const size_t warning = full.output.find("warning: requests are not logged");
+  EXPECT_NE(warning, std::string::npos) << full.output;
+  EXPECT_EQ(full.output.find("warning: requests are not logged", warning + 1), std::string::npos);
+}
+
 TEST_F(EmbeddingsServerTest, BadRequestsAreExplained) {
   serve(folder("llama"), {"--queue", "40"});
   auto refused = [&](const json &object, const char *parameter, const char *message, int status = 400) {

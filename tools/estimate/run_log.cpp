@@ -7,6 +7,7 @@
 #include "support/files.h"
 #include "support/json.h"
 #include "support/median.h"
+#include "support/words.h"
 #include "tools/estimate/expected.h"
 
 #include "llvm/ADT/SmallVector.h"

@@ -18,9 +18,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Texts whose vectors are made together: enough to fill calls, few enough to wait for.
-constexpr size_t atOnce = 256;
-
 /// An array f32[rows, columns] in the format of numpy.save (NEP 1), which appears under its name once it is whole.
 class NumpyFile {
 public:
@@ -52,7 +49,7 @@ private:
 class Embedding {
 public:
   Embedding(Executor &executor, const Tokenizer &tokenizer, const EmbedCommand &command)
-      : embedder(executor), tokenizer(tokenizer), command(command),
+      : embedder(executor), tokenizer(tokenizer), command(command), batch(size_t(command.batch)),
         most(command.vectors.most ? std::min(command.vectors.most, embedder.context()) : embedder.context()) {}
 
   void run() {
@@ -70,8 +67,8 @@ public:
     if (shortened)
       printError("note: {} text{} cut to {} tokens\n", shortened, shortened == 1 ? "" : "s", most);
     if (const double seconds = std::chrono::duration<double>(spent).count(); command.time)
-      printError("{} texts, {} tokens in {:.3f} s: {:.1f} texts/s\n", written, tokens, seconds,
-                 double(written) / std::max(1e-9, seconds));
+      printError("{} texts of {} tokens; {} after the first batch in {:.3f} s: {:.1f} texts/s\n", written, tokens,
+                 timed, seconds, timed ? double(timed) / std::max(1e-9, seconds) : 0);
   }
 
 private:
@@ -110,7 +107,7 @@ private:
     Lines lines = open(command.texts);
     try {
       while (!std::ferror(stdout) && addLine(lines))
-        if (texts.size() == atOnce || !lines.ready())
+        if (texts.size() == batch || !lines.ready())
           writeAll();
     } catch (...) {
       writeAll();
@@ -119,12 +116,15 @@ private:
   }
 
   void writeAll() {
-    for (size_t i = 0; i < texts.size(); i += atOnce) {
+    for (size_t i = 0; i < texts.size(); i += batch) {
       const llvm::ArrayRef<std::vector<int32_t>> some =
-          llvm::ArrayRef(texts).slice(i, std::min(atOnce, texts.size() - i));
+          llvm::ArrayRef(texts).slice(i, std::min(batch, texts.size() - i));
       const Clock::time_point begin = Clock::now();
       const auto vectors = embedder.embed(some, command.vectors.how, command.vectors.normalized);
-      spent += Clock::now() - begin;
+      if (written) {
+        spent += Clock::now() - begin;
+        timed += int64_t(some.size());
+      }
       for (size_t j = 0; j < some.size(); ++j)
         write(some[j], vectors[j]);
     }
@@ -146,10 +146,11 @@ private:
   Embedder embedder;
   const Tokenizer &tokenizer;
   const EmbedCommand &command;
+  const size_t batch;
   const int64_t most;
   std::optional<NumpyFile> file;
   std::vector<std::vector<int32_t>> texts;  // whose vectors are not made yet
-  int64_t number = 0, written = 0, tokens = 0, shortened = 0;
+  int64_t number = 0, written = 0, tokens = 0, shortened = 0, timed = 0;
   Clock::duration spent{};
 };
 
@@ -173,7 +174,11 @@ void addEmbedOptions(Command embed, EmbedCommand &command) {
   addVectorOptions(embed, command.vectors);
   embed.option("--out", command.out, "write an array of all vectors, for numpy.load; default: JSON lines")
       .type("FILE.npy");
-  embed.flag("--time", command.time, "say at the end how many texts came in a second");
+  embed
+      .option("--batch", command.batch,
+              fmt::format("texts whose vectors are made together, with the same results; default: {}", command.batch))
+      .within(int64_t(1), int64_t(1) << 20);
+  embed.flag("--time", command.time, "say at the end how many texts came in a second, after the first batch");
 }
 
 void requireTexts(const EmbedCommand &command) {

@@ -33,7 +33,8 @@ struct EmbedCommand {
   std::optional<std::string> text;  // none: those of `texts`
   std::string texts;                // a file with a text a line; "-": standard input
   std::string out;                  // a file of NumPy's; "": JSON lines on standard output
-  bool time = false;
+  int64_t batch = 256;  // texts whose vectors are made together: enough to fill calls, few enough to wait for
+  bool time = false;    // say at the end how long it took, but for the first batch, which compiles
   VectorChoice vectors;
 };
 

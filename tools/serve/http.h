@@ -38,6 +38,14 @@ protected:
   ~HttpClient() = default;
 };
 
+/// A request that was answered.
+struct HttpExchange {
+  std::string client;  // its address
+  std::string method, path;
+  int status = 0;
+  double seconds = 0;  // from the first byte of the request to the last of the answer
+};
+
 struct HttpOptions {
   std::string host = "127.0.0.1";  // name or address of an interface
   int port = 8080;                 // 0: one that is free
@@ -54,7 +62,7 @@ struct HttpOptions {
   /// for people.
   std::function<HttpAnswer(int status, const std::string &message)> refuse;
   /// After each answer.
-  std::function<void(const std::string &path, int status)> log;
+  std::function<void(const HttpExchange &)> log;
 };
 
 class HttpServer {
@@ -73,6 +81,6 @@ std::unique_ptr<HttpServer> listenHttp(const HttpOptions &options);
 
 /// The plug-in's function. Null, with a reason, if the port cannot be had.
 using MakeHttpServer = HttpServer *(const HttpOptions &, std::string &why);
-constexpr const char *httpEntry = "gptc_http_1";
+constexpr const char *httpEntry = "gptc_http_2";
 
 }  // namespace gptc

@@ -79,9 +79,9 @@ HttpAnswer OpenAiApi::refuse(int status, const std::string &message) const {
   return Refusal{.status = status, .message = message}.answer();
 }
 
-void OpenAiApi::log(const std::string &path, int status) {
-  const bool isKnown = llvm::any_of(routes(), [&](const auto &route) { return route.second == path; });
-  metrics.countRequest(isKnown ? path : "", status);
+void OpenAiApi::log(const HttpExchange &e) {
+  const bool isKnown = llvm::any_of(routes(), [&](const auto &route) { return route.second == e.path; });
+  metrics.countRequest(isKnown ? e.path : "", e.status);
 }
 
 HttpAnswer OpenAiApi::answer(const HttpRequest &request, HttpClient &client) {

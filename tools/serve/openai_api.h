@@ -36,7 +36,7 @@ public:
   /// From any thread.
   HttpAnswer answer(const HttpRequest &request, HttpClient &client);
   HttpAnswer refuse(int status, const std::string &message) const;
-  void log(const std::string &path, int status);
+  void log(const HttpExchange &exchange);
 
   /// No more requests are taken.
   void drain() { isDraining = true; }

@@ -5,6 +5,7 @@
 #include "support/stderr.h"
 #include "tools/serve/completions_api.h"
 #include "tools/serve/embeddings_api.h"
+#include "tools/serve/request_log.h"
 
 #include "llvm/ADT/StringExtras.h"
 
@@ -97,6 +98,8 @@ void addServeOptions(Command c, ServeCommand &o) {
   c.option("--host", o.host, "name or address of the interface; default: 127.0.0.1, which only this machine reaches");
   c.option("--port", o.port, "0: one that is free; default: 8080").within(0, 65535);
   c.option("--api-keys", o.apiKeys, "clients must have a key of this file, which has one a line").type("FILE");
+  c.option("--log", o.log, "append a JSON line for each request: when, who, what path, status, seconds; no texts")
+      .type("FILE");
   c.option("--model-name", o.modelName, "the model's name for clients; default: that of the plan's folder");
   c.option("--slots", o.slots,
            fmt::format("sequences that are continued at once, on CPUs with the same results; default: {}", o.slots))
@@ -117,6 +120,7 @@ namespace {
 /// Says what it serves, and answers until it is to end. `end` ends what requests wait for.
 void runServer(OpenAiApi &api, const ServeCommand &command, Ending &ending, const std::string &what,
                const std::function<void()> &end) {
+  RequestLog log(command.log);
   const std::unique_ptr<HttpServer> server = listenHttp(
       {.host = command.host,
        .port = command.port,
@@ -124,7 +128,11 @@ void runServer(OpenAiApi &api, const ServeCommand &command, Ending &ending, cons
        .routes = api.routes(),
        .handler = [&](const HttpRequest &request, HttpClient &client) { return api.answer(request, client); },
        .refuse = [&](int status, const std::string &message) { return api.refuse(status, message); },
-       .log = [&](const std::string &path, int status) { api.log(path, status); }});
+       .log =
+           [&](const HttpExchange &e) {
+             api.log(e);
+             log.add(e);
+           }});
   const bool isV6 = llvm::StringRef(command.host).contains(':');
   fmt::print("serving {} at http://{}{}{}:{} with {}\n", command.modelName, isV6 ? "[" : "", command.host,
              isV6 ? "]" : "", server->port(), what);

@@ -17,6 +17,7 @@ struct ServeCommand {
   int port = 8080;        // 0: one that is free
   std::string apiKeys;    // a file with a key a line; "": anyone may ask
   std::string modelName;  // for clients
+  std::string log;        // a file with a line for each request; "": none
   int64_t slots = 8;
   int64_t mostWaiting = 1024, mostConnections = 2048;
   double drainSeconds = 30;

@@ -4,6 +4,7 @@
 #include "runtime/train/metrics.h"
 #include "support/diagnostics.h"
 #include "support/json.h"
+#include "support/words.h"
 #include "temp_dir.h"
 
 #include <cmath>

@@ -51,6 +51,7 @@ public:
     if (from == till && !fill())
       return false;
     phase = Phase::headers;
+    begun = Clock::now();
     deadline = after(options.headers);
     return true;
   }
@@ -102,6 +103,7 @@ public:
   /// cpp-httplib, built to use select(), refuses descriptors above 1023. It does nothing else with this.
   socket_t socket() const override { return 0; }
 
+  Clock::time_point begun;  // of the request
   bool mustClose = false;   // a part of the request may be unread
   bool isTooLarge = false;  // its body
 
@@ -245,7 +247,13 @@ public:
       give(options.refuse(500, "the server failed at this request"), q, r);
     });
     if (options.log)
-      set_logger([this](const httplib::Request &q, const httplib::Response &r) { options.log(q.path, r.status); });
+      set_logger([this](const httplib::Request &q, const httplib::Response &r) {
+        options.log({.client = q.remote_addr,
+                     .method = q.method,
+                     .path = q.path,
+                     .status = r.status,
+                     .seconds = std::chrono::duration<double>(Clock::now() - current->begun).count()});
+      });
   }
 
   bool bind(std::string &why) {
