@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 using json = nlohmann::json;
 
 constexpr size_t mostBytes = 1 << 20;
+constexpr uint64_t mostTokens = 1 << 30;
 
 [[noreturn]] void damaged(const std::string &file, const std::string &why) {
   throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", file, why),
@@ -39,8 +40,8 @@ std::string poolingIn(const std::string &file) {
   std::vector<std::string> modes;
   for (const auto &[key, value] : config.items())
     if (llvm::StringRef name = key; name.consume_front("pooling_mode")) {
-      if (name.empty() && value.is_string())
-        modes.push_back(value.get<std::string>());
+      if (name.empty())
+        modes.push_back(value.is_string() ? value.get<std::string>() : value.dump());
       else if (value == true)
         modes.push_back(name.drop_front().str());
     }
@@ -62,7 +63,8 @@ HfPooling readHfPooling(const std::string &dir, bool pooling) {
   HfPooling found;
   std::error_code e;
   const std::string modules = (fs::path(dir) / "modules.json").string(),
-                    limits = (fs::path(dir) / "sentence_bert_config.json").string();
+                    limits = (fs::path(dir) / "sentence_bert_config.json").string(),
+                    prompts = (fs::path(dir) / "config_sentence_transformers.json").string();
   if (fs::exists(modules, e)) {
     const json list = contentOf(modules);
     if (!list.is_array())
@@ -88,11 +90,26 @@ HfPooling readHfPooling(const std::string &dir, bool pooling) {
   }
   if (fs::exists(limits, e)) {
     const json config = contentOf(limits);
-    const json &most = part(config, "max_seq_length");
-    if (!config.is_object() || !(most.is_null() || (most.is_number_unsigned() && most > 0)))
+    const json &most = part(config, "max_seq_length"), &lower = part(config, "do_lower_case");
+    if (!config.is_object() || !(most.is_null() || (most.is_number_unsigned() && most > 0u && most <= mostTokens)))
       damaged(limits, "it says no number of tokens");
     if (!most.is_null())
       found.mostTokens = most.get<int64_t>();
+    if (lower == true)
+      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: do_lower_case = true", limits),
+                      "let the tokenizer's normalizer do so, and remove the key");
+  }
+  if (fs::exists(prompts, e)) {
+    const json config = contentOf(prompts);
+    const json &name = part(config, "default_prompt_name");
+    if (!config.is_object() || !(name.is_null() || name.is_string()))
+      damaged(prompts, "it is no such configuration");
+    if (name.is_string()) {
+      const json &text = part(part(config, "prompts"), name.get<std::string>().c_str());
+      if (!text.is_string())
+        damaged(prompts, fmt::format("it has no prompt {}", name.dump()));
+      found.prompt = text.get<std::string>();
+    }
   }
   return found;
 }

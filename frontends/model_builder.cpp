@@ -260,7 +260,7 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   const int64_t prefill = std::min<int64_t>(64, c.blockSize);
   sayFacts(*m, config);
   Parameters declarations(*m, c);
-  declarations.declare(!options.embed || c.causal);
+  declarations.declare(!options.embed);
   applyGroups(config, *m);
   if (config.precision.compute == "fp16")
     declarations.declareLossScale();

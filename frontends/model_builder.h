@@ -41,7 +41,7 @@
 //   @embed_N(%tok: i32[1,N], %positions: i64[N], %documents: i64[1,N,2]) -> f32[N,C]
 //       N = 16, 32, ... up to the least that is at least T. What the last norm gives for each token of texts that
 //       stand one after the other: token i is at positions[i] < T of its text, which takes tokens documents[0,i,0] to
-//       documents[0,i,1] - 1. A token that is none is a text of its own. An encoder has no parameters of a head.
+//       documents[0,i,1] - 1. A token that is none is a text of its own. There are no parameters of a head.
 //
 // States. Parameters have Hugging Face's GPT-2 names without the leading "transformer."; a linear layer is [in,out], y
 // = x W + b. Attribute hf is the name in files: that of the first family of Hugging Face's that holds the model, with

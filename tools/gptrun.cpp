@@ -488,10 +488,14 @@ int run(int argc, char **argv) {
   weights(embed);
   addEmbedOptions(embed, o.embed);
   Command eval = app.command("eval", "loss on the validation data, or on another file");
-  common(eval);
+  common(eval, true);
+  addModelOptions(eval, o);
   weights(eval);
+  eval.flag("--as-sampled", o.asSampled,
+            "by what `gptrun sample` computes with: precision.weights, and the cache; so are models of other programs");
   eval.option("--data", o.data, "token file, globs allowed; default: data.val of model.toml").type("FILE");
-  eval.option("--steps", o.steps, "global batches; 0: the whole of the data; default: eval.steps of model.toml")
+  eval.option("--steps", o.steps,
+              "global batches; 0: the whole of the data; default: eval.steps of model.toml, of other models all")
       .within(int64_t(0), int64_t(1) << 40);
 
   if (std::optional<int> code = app.parse(argc, argv))
@@ -511,7 +515,7 @@ int run(int argc, char **argv) {
   else if (embed.given())
     runEmbed(std::move(o));
   else if (eval.given())
-    runEval(o);
+    runEval(std::move(o));
   else
     return runTraining(o, {argv + 1, argv + argc});
   return 0;

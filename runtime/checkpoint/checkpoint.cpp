@@ -600,12 +600,15 @@ static std::string joined(const std::vector<std::string> &names) {
 }
 
 /// Whether a tensor changes no model: a table that other programs store (attention masks, rotary frequencies, numbers
-/// of positions), or a layer behind BERT that its other tasks use; `headless`: without its head that names tokens.
+/// of positions), or a layer behind BERT that its other tasks use, or, of a `headless` model, the head that
+/// names tokens.
 static bool isBeside(llvm::StringRef name, const std::vector<int64_t> &shape, bool headless) {
   const bool mask = name.ends_with(".attn.bias") || name.ends_with(".attention.bias");
   return name.ends_with(".masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
          name.ends_with("embeddings.position_ids") || (mask && shape.size() == 4) || name.contains("pooler.dense.") ||
-         name.starts_with("cls.seq_relationship.") || (headless && name.starts_with("cls.predictions."));
+         name.starts_with("cls.seq_relationship.") ||
+         (headless &&
+          (name.starts_with("cls.predictions.") || name.starts_with("lm_head.") || name.starts_with("embed_out.")));
 }
 
 /// Whether an unused tensor may be ignored: one beside the model, or a copy of a tensor that was read (a tied
@@ -676,9 +679,11 @@ static void checkTensors(const Module &m, const std::string &path, const TensorF
     doesNotFit(path,
                fmt::format(": {}", missing.size() > 1 ? fmt::format("tensors {} are missing", joined(missing))
                                                       : fmt::format("tensor {} is missing", missing[0])),
-               onlyHead ? "take a folder with the head that gives tokens: models that only encode have none" : remedy);
+               onlyHead ? "take a folder with the head that gives tokens: models that only encode have none, and "
+                          "`gptrun embed` takes them"
+                        : remedy);
   std::vector<std::string> left;
-  const bool headless = !m.state("head.dense.weight");
+  const bool headless = isHeadless(m);
   for (const TensorInfo *t : file.all())
     if (!taken.count(t->name) && !mayStayOut(file, *t, taken, headersOnly, headless))
       left.push_back(t->name);

@@ -3,6 +3,7 @@
 #include "ir/facts.h"
 #include "support/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringMap.h"
 
 #include <algorithm>
@@ -148,6 +149,10 @@ int64_t memoryToSave(const Module &m, bool beside) {
     }
   }
   return *std::max_element(bytes.begin(), bytes.end()) + largest;
+}
+
+bool isHeadless(const Module &m) {
+  return llvm::any_of(m.functions, [](const auto &f) { return llvm::StringRef(f->name).starts_with("embed_"); });
 }
 
 }  // namespace gptc

@@ -65,4 +65,7 @@ struct OwnedFiles {
 /// save.
 int64_t memoryToSave(const Module &planned, bool beside);
 
+/// Whether the module makes vectors of texts (@embed_N) and has no parameters of a head: files may have these.
+bool isHeadless(const Module &m);
+
 }  // namespace gptc

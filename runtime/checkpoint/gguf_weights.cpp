@@ -178,6 +178,8 @@ StateParts checked(const GgufFile &file, const Module &m, bool headersOnly, cons
   // The numbers of Llama 3's scaling are the plan's, which frontends/gguf compares with this tensor.
   if (file.find("rope_freqs.weight") && fact<&ModelFacts::ropeScaling>(m) == RopeScaling::llama3)
     taken.insert("rope_freqs.weight");
+  if (isHeadless(m))
+    taken.insert("output.weight");
   for (const GgufTensor &t : file.tensors())
     if (!taken.count(t.name) && !isCopy(file, t, taken, headersOnly))
       mismatch(path, fmt::format("it has no place for tensor {}", t.name), remedy);

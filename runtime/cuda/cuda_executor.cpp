@@ -491,6 +491,7 @@ static size_t layOut(const std::vector<Place> &places, std::vector<size_t> &at) 
 }
 
 void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
+  gpu.enterThread();
   std::vector<std::pair<Bound *, BoundFunction>> pending;
   std::vector<const kir::Kernel *> kernels, hostKernels;
   const bool meetFirst = communicators.empty();
@@ -708,6 +709,7 @@ void CudaExecutor::observe(Bound &f) {
 }
 
 void CudaExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> args) {
+  gpu.enterThread();  // servers run functions in threads of their own
   if (!functions.count(function))
     prepare(function);
   Bound &f = *functions.find(function)->second;
@@ -734,6 +736,7 @@ void CudaExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> ar
 }
 
 const void *CudaExecutor::result(llvm::StringRef function, unsigned i) {
+  gpu.enterThread();
   auto it = functions.find(function);
   GPTC_CHECK(it != functions.end(), "@{} is not prepared", function.str());
   const Bound &f = *it->second;
@@ -746,6 +749,7 @@ const void *CudaExecutor::result(llvm::StringRef function, unsigned i) {
 }
 
 void *CudaExecutor::openView(const State &state, StateAccess access) {
+  gpu.enterThread();
   const State *s = module.state(state.name);
   GPTC_CHECK(s, "no state {}", state.name);
   if (livesOnHost(*s)) {

@@ -106,9 +106,11 @@ Gpu::Gpu(const Target &target, int number) : d(Driver::get()) {
   if (Result r = d.primaryContextRetain(&context, device); r != success)
     throw UserError(r == outOfMemory ? ErrorCode::OutOfMemory : ErrorCode::TargetUnavailable,
                     fmt::format("{} cannot be used: {}", name, d.describe(r)), "nvidia-smi shows what else runs on it");
-  d.check(d.contextSetCurrent(context), "cuCtxSetCurrent");
+  enterThread();
   d.check(d.streamCreate(&stream, streamNonBlocking), "cuStreamCreate");
 }
+
+void Gpu::enterThread() const { d.check(d.contextSetCurrent(context), "cuCtxSetCurrent"); }
 
 // A destructor cannot report errors; a failed kernel has been reported to whoever waited for it.
 Gpu::~Gpu() {

@@ -27,6 +27,8 @@ public:
   int multiprocessors = 0;
   int sharedBytes = 0;  // shared memory available to a block
   int cacheBytes = 0;   // of the second-level cache
+  /// Calls of the driver from this thread are for this GPU from here on. The constructor does so for its own thread.
+  void enterThread() const;
   /// Bytes that can still be allocated, and bytes in total.
   size_t available() const;
   size_t total() const;

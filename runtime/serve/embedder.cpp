@@ -2,6 +2,7 @@
 
 #include "ir/facts.h"
 #include "runtime/device/executor.h"
+#include "runtime/serve/sample.h"
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -43,6 +44,9 @@ std::vector<float> pooled(llvm::ArrayRef<const float *> rows, int64_t columns, P
     squares += sum * sum;
     v[size_t(x)] = float(sum);
   }
+  if (!std::isfinite(squares))
+    throw UserError(ErrorCode::NonFinite, "the vector of a text is not finite",
+                    "compute in a wider precision: --precision fp32");
   if (const double length = std::sqrt(squares); normalized && length > 0)
     for (float &x : v)
       x = float(double(x) / length);
@@ -74,12 +78,20 @@ Embedder::Embedder(Executor &executor) : executor(executor), limit(fact<&ModelFa
   llvm::sort(sizes);
 }
 
+void Embedder::prepare() {
+  std::vector<std::string> names;
+  for (const int64_t n : sizes)
+    names.push_back(functionOf(n));
+  executor.prepare(std::vector<llvm::StringRef>(names.begin(), names.end()));
+}
+
 /// Longest first, each call takes the longest text that still fits it.
 std::vector<Embedder::Call> Embedder::callsFor(llvm::ArrayRef<std::vector<int32_t>> texts) const {
   std::multimap<int64_t, size_t, std::greater<>> left;
   for (size_t i = 0; i < texts.size(); ++i) {
     const int64_t tokens = int64_t(texts[i].size());
     GPTC_CHECK(tokens > 0 && tokens <= limit, "a text of {} tokens", tokens);
+    requireKnownPrompt(texts[i], executor.planned());
     left.emplace(tokens, i);
   }
   std::vector<Call> calls;

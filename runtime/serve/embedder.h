@@ -19,18 +19,21 @@ std::optional<Pooling> poolingOf(const std::string &word);
 const char *nameOf(Pooling pooling);
 
 /// Texts go through the model together, one behind the other, without padding between them (an effective batch, as in
-/// FasterTransformer): a text sees nothing of its neighbours, and its vector has the same bits alone and among any
-/// others.
+/// FasterTransformer): a text sees nothing of its neighbours, and on CPUs its vector has the same bits alone and
+/// among any others.
 class Embedder {
 public:
   /// Throws UserError(PlanDamaged) if the plan has no @embed_N.
   explicit Embedder(Executor &executor);
+  /// Compiles for texts of any length. Else a call does so that is the first of its length.
+  void prepare();
 
   /// Elements of a vector, and the longest text in tokens.
   int64_t width() const { return columns; }
   int64_t context() const { return limit; }
 
-  /// A vector of width() elements for each text, which has 1 to context() known tokens; `normalized` to length 1.
+  /// A vector of width() elements for each text, which has 1 to context() tokens; `normalized` to length 1. Throws
+  /// UserErrors TokenOutOfRange, and NonFinite for a vector that is not finite.
   std::vector<std::vector<float>> embed(llvm::ArrayRef<std::vector<int32_t>> texts, Pooling pooling, bool normalized);
 
 private:

@@ -22,7 +22,7 @@ void requireKnownPrompt(llvm::ArrayRef<int32_t> prompt, const Module &planned) {
   const int64_t vocab = fact<&ModelFacts::vocabSize>(planned);
   for (int32_t t : prompt)
     if (t < 0 || t >= vocab)
-      throw UserError(ErrorCode::TokenOutOfRange, fmt::format("the prompt has token {}, the vocabulary {}", t, vocab),
+      throw UserError(ErrorCode::TokenOutOfRange, fmt::format("the text has token {}, the vocabulary {}", t, vocab),
                       "use the tokenizer that the model was trained with");
 }
 

@@ -136,6 +136,49 @@ TEST_F(Quantized, BlocksOfFilesAreKept) {
   }
 }
 
+/// The number behind "loss ".
+double lossIn(const std::string &output) {
+  const size_t at = output.find("loss ");
+  EXPECT_NE(at, std::string::npos) << output;
+  return at == std::string::npos ? NAN : std::stod(output.substr(at + 5));
+}
+
+// What samples is evaluated: a plan's own loss where nothing is rounded, nearly so in 8 and in 4 bits; of a folder,
+// too.
+TEST_F(Quantized, WhatSamplesIsEvaluated) {
+  std::string text;
+  for (int i = 0; i < 400; ++i)
+    text += fmt::format("{} times {} is {}. ", i, i, i * i);
+  w.useText(text);
+  const std::vector<std::string> settings = {"train.steps=30", "model.n_embd=64", "model.dropout=0.0"};
+  const std::string plain = w.compile("plain", settings);
+  w.train(plain, "out");
+  const std::string out = w.path("out"), data = w.path("data/val.bin");
+  auto loss = [&](std::vector<std::string> args) {
+    args.insert(args.begin(), "eval");
+    const Result r = w.gptrun(args);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return lossIn(r.output);
+  };
+  const double want = loss({plain, "--out-dir", out, "--data", data, "--steps", "0"});
+  EXPECT_NEAR(loss({plain, "--out-dir", out, "--data", data, "--steps", "0", "--as-sampled"}), want, 2e-4);
+  EXPECT_NEAR(loss({plain, "--out-dir", out, "--as-sampled", "--steps", "3"}),
+              loss({plain, "--out-dir", out, "--steps", "3"}), 2e-4);
+  for (const auto &[weights, bound] : {std::pair{"q8_0", 0.01}, {"q4_0", 0.1}}) {
+    std::vector<std::string> more = settings;
+    more.push_back(fmt::format("precision.weights={}", weights));
+    const std::string few = w.compile(weights, more), gguf = w.path(fmt::format("{}.gguf", weights));
+    const double rounded = loss({few, "--out-dir", out, "--data", data, "--steps", "0", "--as-sampled"});
+    EXPECT_NE(rounded, want) << weights;
+    EXPECT_NEAR(rounded, want, bound) << weights;
+    EXPECT_EQ(loss({few, "--out-dir", out, "--data", data, "--steps", "0"}), want) << weights;
+  }
+  const std::string folder = out + "/checkpoints/latest";
+  EXPECT_NEAR(loss({folder, "--data", data, "--precision", "fp32"}), want, 2e-4);
+  EXPECT_NE(w.gptrun({"eval", folder, "--precision", "fp32"}).code, 0) << "without data";
+  EXPECT_NE(w.gptrun({"eval", plain, "--out-dir", out, "--weights", "q8_0"}).code, 0);
+}
+
 // A module for training, and one whose weights have no blocks of 32, stay as they are.
 TEST_F(Quantized, IsLeftOutWhereItCannotBe) {
   const std::string plan = w.compile("plan", {"precision.weights=q8_0", "train.steps=1", "model.n_embd=48"});

@@ -5,6 +5,7 @@
 
 #include "llvm/ADT/STLExtras.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -62,8 +63,25 @@ Tensor packedTensor(const State &packed, const Tensor &of) {
   return pack->def().reference(*pack, std::span(&operand, 1))[0];
 }
 
+/// Documents of 1 to 5 tokens, one behind the other.
+static Tensor documentsTensor(const Type &t, std::mt19937 &random) {
+  Tensor x(t);
+  const int64_t rows = t.dim(1);
+  for (int64_t b = 0; b < t.dim(0); ++b)
+    for (int64_t begin = 0, end; begin < rows; begin = end) {
+      end = std::min<int64_t>(rows, begin + 1 + random() % 5);
+      for (int64_t i = begin; i < end; ++i) {
+        x.data[size_t(2 * (b * rows + i))] = double(begin);
+        x.data[size_t(2 * (b * rows + i) + 1)] = double(end);
+      }
+    }
+  return x;
+}
+
 Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsigned seed) {
   std::mt19937 random(hashOf(name, seed));
+  if (name == "documents" && t.dtype == DType::i64 && t.rank() == 3 && t.dim(2) == 2)
+    return documentsTensor(t, random);
   Tensor x(t);
   // A second moment, which is never negative.
   const bool square = llvm::any_of(std::initializer_list<llvm::StringRef>{"v.", "row.", "column."},

@@ -49,11 +49,10 @@ void requireFolder(const RunOptions &o, const Plan &plan) {
 
 Plan planOf(const RunOptions &o, bool trains) {
   if (isImportable(o.plan))
-    throw UserError(
-        ErrorCode::Usage, fmt::format("{} is a model, not a plan", o.plan),
-        fmt::format(
-            "`gptc import {}`, then `gptc compile model.toml`; `gptrun sample`, `serve` and `embed` take it as it is",
-            o.plan));
+    throw UserError(ErrorCode::Usage, fmt::format("{} is a model, not a plan", o.plan),
+                    fmt::format("`gptc import {}`, then `gptc compile model.toml`; `gptrun sample`, `serve`, `embed` "
+                                "and `eval` take it as it is",
+                                o.plan));
   Plan plan = loadPlan(o.plan, cacheSecret(defaultCacheDir()));
   if (trains && plan.run.trainData.empty())  // a plan from a .gir names none
     throw UserError(ErrorCode::FileMissing, "the plan names no training data",

@@ -19,6 +19,7 @@ struct RunOptions {
   int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not given
   unsigned threads = 0;
   bool profile = false, check = false, agent = false, allowChangedData = false;
+  bool asSampled = false;  // evaluate by what samples
   SampleCommand sample;
   ServeCommand serve;
   EmbedCommand embed;

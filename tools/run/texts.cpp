@@ -2,8 +2,10 @@
 
 #include "frontends/hf_folder.h"
 #include "ir/facts.h"
+#include "ir/mesh.h"
 #include "passes/decisions.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/serve/scored_loss.h"
 #include "runtime/train/session.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/weights.h"
@@ -46,19 +48,24 @@ private:
   const ModelIdentity model;  // of the complete plan
 };
 
+/// Says how weights are kept, if it is not as they are computed with.
+void noteWeights(const Module &m) {
+  const Weights weights = fact<&PrecisionFacts::weights>(m);
+  std::string kept = weights == Weights::compute ? "" : fmt::format("{}, none", nameOf(weights));
+  for (const Decision &d : decisionsOf(m))
+    if (d.pass == "quantize-weights")
+      kept = fmt::format("{}; {}", d.choice, d.note);
+  if (!kept.empty())
+    printError("note: weights as {}\n", kept);
+}
+
 /// A plan that continues as many samples at once as there are slots. On CPUs all have slots, so that a sample does not
 /// depend on their number; on a GPU one sequence is fastest by itself.
 Plan withSlots(Plan plan, int64_t slots) {
   if (plan.model.empty() || (slots == 1 && plan.target.isCuda()))
     return inferencePlan(std::move(plan), kSampling, defaultCacheDir());
   plan = servingPlan(std::move(plan), slots, defaultCacheDir());
-  const Weights weights = fact<&PrecisionFacts::weights>(*plan.planned);
-  std::string kept = weights == Weights::compute ? "" : fmt::format("{}, none", nameOf(weights));
-  for (const Decision &d : decisionsOf(*plan.planned))
-    if (d.pass == "quantize-weights")
-      kept = fmt::format("{}; {}", d.choice, d.note);
-  if (!kept.empty())
-    printError("note: weights as {}\n", kept);
+  noteWeights(*plan.planned);
   if (slots > 1) {
     int64_t cache = 0;
     for (const auto &s : plan.planned->states)
@@ -144,23 +151,22 @@ void loadForTexts(const Continuing &c, Session &session, CompletionRequest &defa
 /// A model that makes vectors of texts.
 class Vectors {
 public:
-  explicit Vectors(RunOptions &o) : Vectors(o, planForTexts(o, ImportFor::vectors)) {}
+  Vectors(RunOptions &o, VectorChoice &choice) : Vectors(o, choice, planForTexts(o, ImportFor::vectors)) {}
 
 private:
-  Vectors(const RunOptions &o, Plan plan)
-      : tokenizer(Tokenizer::load(tokenizerOf(plan))),
-        limits{fact<&ModelFacts::vocabSize>(*plan.planned), fact<&ModelFacts::blockSize>(*plan.planned)} {
+  Vectors(const RunOptions &o, VectorChoice &choice, Plan plan) : tokenizer(Tokenizer::load(tokenizerOf(plan))) {
     if (plan.model.empty())
       throw UserError(ErrorCode::NotBuiltYet, "the plan was compiled from a module, which makes no vectors of texts",
                       "compile a model.toml");
+    choice.parseSpecial = plan.run.parseSpecial;
     const Inference inference(o, plan);
     session.emplace(embeddingPlan(std::move(plan), defaultCacheDir()), defaultCacheDir(), o.threads);
+    noteWeights(*session->plan.planned);
     inference.load(*session);
   }
 
 public:
   const Tokenizer tokenizer;
-  const PromptLimits limits;
   std::optional<Session> session;
 };
 
@@ -196,8 +202,7 @@ void runServe(RunOptions o) {
     command.modelName = nameOfModel(o.plan);
   if (command.embeddings) {
     command.vectors.settle(isImportable(o.plan) ? o.plan : "");
-    const Vectors v(o);
-    command.limits = v.limits;
+    const Vectors v(o, command.vectors);
     return serveEmbeddings(v.session->executor, v.tokenizer, command);
   }
   Continuing c = openForTexts(o);
@@ -217,29 +222,46 @@ void runServe(RunOptions o) {
 void runEmbed(RunOptions o) {
   requireTexts(o.embed);
   o.embed.vectors.settle(isImportable(o.plan) ? o.plan : "");
-  const Vectors v(o);
+  const Vectors v(o, o.embed.vectors);
   embedTexts(v.session->executor, v.tokenizer, o.embed);
 }
 
-void runEval(const RunOptions &o) {
-  Plan plan = planOf(o);
+/// Sequences of a global batch.
+static int64_t globalBatch(const Module &m) {
+  const Function *eval = m.function("eval");
+  return eval ? fact<&BatchFacts::accumulate>(m) * eval->body.args[0]->type.dim(0) * Mesh::of(m).data : 1;
+}
+
+void runEval(RunOptions o) {
+  const bool sampled = o.asSampled || isImportable(o.plan);
+  Plan plan = sampled ? planForTexts(o) : planOf(o);
   const Inference inference(o, plan);
   const Module &m = *plan.planned;
+  if (sampled) {
+    requireGenerator(m);
+    if (plan.model.empty())
+      throw UserError(ErrorCode::NotBuiltYet,
+                      "the plan was compiled from a module, which is sampled as it is evaluated",
+                      "leave out --as-sampled");
+  }
   if (plan.run.valData.empty() && o.data.empty())
-    throw UserError(ErrorCode::FileMissing, "the plan names no validation data",
+    throw UserError(ErrorCode::FileMissing, fmt::format("{} names no validation data", sampled ? o.plan : "the plan"),
                     "give --data FILE, or set data.val in model.toml and compile again");
   TokenData data(o.data.empty() ? plan.run.valData : o.data, o.data.empty() ? "data.val" : "--data",
                  fact<&ModelFacts::vocabSize>(m), fact<&ModelFacts::blockSize>(m), 2, maskToken(m));
   if (!o.data.empty())
     data.requireNarrowTokens();
   data.checkTokens();
-  Session session = inference.open(o, std::move(plan), kEvaluation);
-  if (!session.executor.has("eval"))
+  const int64_t each = globalBatch(m), steps = o.steps >= 0 ? o.steps : isImportable(o.plan) ? 0 : plan.run.evalSteps;
+  Session session = sampled ? Session(withSlots(std::move(plan), 1), defaultCacheDir(), o.threads)
+                            : inference.open(o, std::move(plan), kEvaluation);
+  if (!sampled && !session.executor.has("eval"))
     throw UserError(ErrorCode::PlanDamaged, "the plan cannot be evaluated: it has no @eval",
                     "compile it again with `gptc compile`");
   std::string from = inference.load(session);
   auto start = std::chrono::steady_clock::now();
-  double loss = *evaluate(session.executor, data, o.steps >= 0 ? o.steps : session.plan.run.evalSteps);
+  double loss = sampled ? scoredLoss(session.executor, data, steps > data.evalWindows() / each ? 0 : steps * each)
+                        : *evaluate(session.executor, data, steps);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print("{} {:.4f}  perplexity {:.2f}  ({}{}, {:.1f} s)\n", o.data.empty() ? "val loss" : "loss", loss,
              std::exp(loss), o.data.empty() ? "" : o.data + ", ", from, seconds);

@@ -11,6 +11,6 @@ void runSample(RunOptions o);
 void runServe(RunOptions o);
 void runEmbed(RunOptions o);
 /// `gptrun eval`.
-void runEval(const RunOptions &o);
+void runEval(RunOptions o);
 
 }  // namespace gptc

@@ -1,6 +1,7 @@
 #include "tools/serve/completions_api.h"
 
 #include "support/diagnostics.h"
+#include "tools/serve/page_text.h"
 
 #include <algorithm>
 #include <ctime>
@@ -14,6 +15,10 @@ namespace {
 
 /// How often a thread that waits for tokens looks whether its client is still there.
 constexpr std::chrono::milliseconds patience(100);
+
+/// The page has its script and style in itself, and speaks with this server only.
+constexpr const char *pagePolicy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                                   "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 /// Log-probabilities of one answer, each of which takes some hundred bytes.
 constexpr double mostScores = 1 << 20;
@@ -37,6 +42,12 @@ CompletionsApi::CompletionsApi(Engine &engine, const Tokenizer &tokenizer, const
 
 OpenAiApi::Routes CompletionsApi::ownRoutes() const {
   return {{"GET", "/"}, {"POST", "/v1/completions"}, {"POST", "/v1/chat/completions"}};
+}
+
+HttpAnswer CompletionsApi::page() const {
+  return {.type = "text/html; charset=utf-8",
+          .body = page_text::page,
+          .headers = {{"Content-Security-Policy", pagePolicy}}};
 }
 
 ordered_json CompletionsApi::description() const {

@@ -27,6 +27,7 @@ private:
   struct Form;
   Routes ownRoutes() const override;
   HttpAnswer post(const std::string &path, nlohmann::json object, HttpClient &client) override;
+  HttpAnswer page() const override;
   nlohmann::ordered_json description() const override;
   std::string metricsText() const override;
 

@@ -1,8 +1,8 @@
 #include "tools/serve/embed_command.h"
 
 #include "frontends/hf_pooling.h"
+#include "support/atomic_file.h"
 #include "support/diagnostics.h"
-#include "support/files.h"
 #include "support/stderr.h"
 #include "tools/serve/lines.h"
 
@@ -18,52 +18,58 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// An array f32[rows, columns] in the format of numpy.save (NEP 1), which appears under its name once it is whole.
+/// An array f32[rows, columns] in the format of numpy.save (NEP 1), whose number of rows is known at its end.
 class NumpyFile {
 public:
-  NumpyFile(const std::string &path, int64_t rows, int64_t columns)
-      : path(path), temporary(path + ".tmp"), file(temporary) {
-    std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
-    constexpr size_t start = 10, alignment = 64;
-    header.resize((start + header.size() + 1 + alignment - 1) / alignment * alignment - start - 1, ' ');
-    header += '\n';
-    const std::string magic("\x93NUMPY\x01\x00", 8);
-    const char size[] = {char(header.size() & 0xff), char(header.size() >> 8)};
-    file.write(magic.data(), magic.size());
-    file.write(size, sizeof(size));
-    file.write(header.data(), header.size());
+  NumpyFile(const std::string &path, int64_t columns) : columns(columns), file(path) { file.append(header(0)); }
+  void add(const std::vector<float> &row) {
+    file.append({reinterpret_cast<const char *>(row.data()), row.size() * sizeof(float)});
+    ++rows;
   }
-  ~NumpyFile() { std::remove(temporary.c_str()); }
-  NumpyFile(const NumpyFile &) = delete;
-  void add(const std::vector<float> &row) { file.write(row.data(), row.size() * sizeof(float)); }
-  void finish() {
-    file.finish();
-    replaceFile(temporary, path);
+  void commit() {
+    file.writeAt(0, header(rows));
+    file.commit();
   }
 
 private:
-  const std::string path, temporary;
-  SyncedFile file;
+  std::string header(int64_t count) const {
+    constexpr size_t bytes = 128;
+    std::string text = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", count, columns);
+    const std::string magic("\x93NUMPY\x01\x00\x76\x00", 10);  // version 1.0; 118 more bytes
+    text.resize(bytes - magic.size() - 1, ' ');
+    return magic + text + '\n';
+  }
+  const int64_t columns;
+  int64_t rows = 0;
+  AtomicFile file;
 };
+
+/// How many tokens a tokenizer puts behind a text.
+size_t tokensBehind(const Tokenizer &tokenizer) {
+  const std::vector<int32_t> with = tokenizer.encode("a", {.addSpecial = true}), own = tokenizer.encode("a");
+  const auto at = std::find_end(with.begin(), with.end(), own.begin(), own.end());
+  return at == with.end() ? 0 : size_t(with.end() - at) - own.size();
+}
 
 class Embedding {
 public:
   Embedding(Executor &executor, const Tokenizer &tokenizer, const EmbedCommand &command)
       : embedder(executor), tokenizer(tokenizer), command(command), batch(size_t(command.batch)),
+        behind(tokensBehind(tokenizer)),
         most(command.vectors.most ? std::min(command.vectors.most, embedder.context()) : embedder.context()) {}
 
   void run() {
+    if (!command.out.empty())
+      file.emplace(command.out, embedder.width());
+    if (command.time)
+      embedder.prepare();
     if (command.text)
       addText(*command.text, "the text");
-    else if (command.out.empty())
-      stream();
     else
-      readAll();
-    if (!command.out.empty())
-      file.emplace(command.out, int64_t(texts.size()), embedder.width());
+      stream();
     writeAll();
     if (file)
-      file->finish();
+      file->commit();
     if (shortened)
       printError("note: {} text{} cut to {} tokens\n", shortened, shortened == 1 ? "" : "s", most);
     if (const double seconds = std::chrono::duration<double>(spent).count(); command.time)
@@ -73,17 +79,20 @@ public:
 
 private:
   void addText(const std::string &text, const std::string &what) {
-    bool cut = false;
+    std::vector<int32_t> all;
     try {
-      texts.push_back(tokensToEmbed(tokenizer, text, most, cut));
+      all = tokensToEmbed(tokenizer, text, command.vectors);
     } catch (const UserError &e) {
       throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", what, e.diagnostics[0].message));
     }
-    shortened += cut;
-    if (texts.back().empty()) {
-      texts.pop_back();
+    if (all.empty())
       throw UserError(ErrorCode::DataInvalid, fmt::format("{} has no tokens", what), "leave it out");
+    if (int64_t(all.size()) > most) {  // as if its end were not there
+      const auto kept = std::min(behind, size_t(most));
+      all.erase(all.begin() + (most - int64_t(kept)), all.end() - int64_t(kept));
+      ++shortened;
     }
+    texts.push_back(std::move(all));
   }
 
   bool addLine(Lines &lines) {
@@ -93,26 +102,20 @@ private:
     return line.has_value();
   }
 
-  static Lines open(const std::string &path) { return {path, "--texts FILE wants a file with a text a line"}; }
-
-  /// An array begins with the number of its rows.
-  void readAll() {
-    Lines lines = open(command.texts);
-    while (addLine(lines)) {
-    }
-  }
-
   /// Vectors of texts that are there are made before any other is waited for. Those before a bad line are written.
   void stream() {
-    Lines lines = open(command.texts);
-    try {
-      while (!std::ferror(stdout) && addLine(lines))
-        if (texts.size() == batch || !lines.ready())
-          writeAll();
-    } catch (...) {
-      writeAll();
-      throw;
-    }
+    Lines lines(command.texts, "--texts FILE wants a file with a text a line");
+    auto next = [&] {
+      try {
+        return addLine(lines);
+      } catch (...) {
+        writeAll();
+        throw;
+      }
+    };
+    while (!std::ferror(stdout) && next())
+      if (texts.size() == batch || !lines.ready())
+        writeAll();
   }
 
   void writeAll() {
@@ -146,7 +149,7 @@ private:
   Embedder embedder;
   const Tokenizer &tokenizer;
   const EmbedCommand &command;
-  const size_t batch;
+  const size_t batch, behind;
   const int64_t most;
   std::optional<NumpyFile> file;
   std::vector<std::vector<int32_t>> texts;  // whose vectors are not made yet
@@ -156,16 +159,18 @@ private:
 
 }  // namespace
 
-void addVectorOptions(Command command, VectorChoice &choice) {
-  command
-      .option(
-          "--pooling", choice.pooling,
-          "the vector of a text is the mean of its tokens', or that of the first or last; default: what the model's "
-          "folder says (modules.json), else mean")
-      .oneOf({"mean", "cls", "last"});
+std::vector<Option> addVectorOptions(Command command, VectorChoice &choice) {
+  const Option pooling = command
+                             .option("--pooling", choice.pooling,
+                                     "the vector of a text is the mean of its tokens', or that of the first or last; "
+                                     "default: what the model's "
+                                     "folder says (modules.json), else mean")
+                             .oneOf({"mean", "cls", "last"});
   const Option normalize = command.flag("--normalize", choice.normalize, "vectors of length 1");
-  command.flag("--keep-length", choice.keepLength, "vectors not of length 1, whatever the folder says")
-      .excludes(normalize);
+  const Option keep =
+      command.flag("--keep-length", choice.keepLength, "vectors not of length 1, whatever the folder says")
+          .excludes(normalize);
+  return {pooling, normalize, keep};
 }
 
 void addEmbedOptions(Command embed, EmbedCommand &command) {
@@ -194,11 +199,14 @@ void VectorChoice::settle(const std::string &model) {
   how = *poolingOf(!pooling.empty() ? pooling : said.pooling.value_or("mean"));
   normalized = normalize || (said.normalized && !keepLength);
   most = said.mostTokens;
+  prompt = said.prompt;
   printError("note: vectors are {}{} (--pooling, --normalize)\n",
              how == Pooling::mean  ? "the mean of a text's tokens"
              : how == Pooling::cls ? "those of a text's first token"
                                    : "those of a text's last token",
              normalized ? ", of length 1" : "");
+  if (!prompt.empty())
+    printError("note: each text stands behind {:?}, as the folder says\n", prompt);
 }
 
 std::string numbersOf(const std::vector<float> &vector) {
@@ -208,17 +216,10 @@ std::string numbersOf(const std::vector<float> &vector) {
   return out + "]";
 }
 
-std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, int64_t most, bool &cut) {
-  std::vector<int32_t> all = tokenizer.encode(text, {.addSpecial = true});
-  cut = int64_t(all.size()) > most;
-  if (!cut)
-    return all;
-  // What stands behind the text is kept.
-  const std::vector<int32_t> own = tokenizer.encode(text);
-  const auto begin = std::search(all.begin(), all.end(), own.begin(), own.end());
-  const int64_t behind = begin == all.end() ? 0 : int64_t(all.end() - begin) - int64_t(own.size());
-  all.erase(all.begin() + std::max<int64_t>(0, most - behind), all.end() - behind);
-  return all;
+std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, const VectorChoice &choice) {
+  std::vector<int32_t> tokens;
+  tokenizer.encode(choice.prompt + text, tokens, {.parseSpecial = choice.parseSpecial, .addSpecial = true});
+  return tokens;
 }
 
 void embedTexts(Executor &executor, const Tokenizer &tokenizer, const EmbedCommand &command) {

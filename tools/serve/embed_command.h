@@ -18,13 +18,15 @@ struct VectorChoice {
 
   Pooling how = Pooling::mean;  // both, and `most`, are set by settle()
   bool normalized = false;
-  int64_t most = 0;  // tokens of a text, to which longer ones are cut; 0: those of the model
+  int64_t most = 0;           // tokens of a text, to which longer ones are cut; 0: those of the model
+  std::string prompt;         // stands before each text
+  bool parseSpecial = false;  // control tokens in a text become their tokens
 
   /// Reads the folder (frontends/hf_pooling.h); `model`: "" for a plan. Says what it found on standard error. Throws
   /// what readHfPooling throws.
   void settle(const std::string &model);
 };
-void addVectorOptions(Command command, VectorChoice &choice);
+std::vector<Option> addVectorOptions(Command command, VectorChoice &choice);
 
 /// "[0.5,-1]": a JSON array of the shortest numbers that are these floats.
 std::string numbersOf(const std::vector<float> &vector);
@@ -42,9 +44,9 @@ void addEmbedOptions(Command embed, EmbedCommand &command);
 /// Throws UserError(Usage) if it names no text.
 void requireTexts(const EmbedCommand &command);
 
-/// The tokens of a text with those that the tokenizer puts around it, cut to `most` as if its end were not there.
-/// Throws what Tokenizer::encode throws.
-std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, int64_t most, bool &cut);
+/// The tokens of a text behind the choice's prompt, with those that the tokenizer puts around them. Throws what
+/// Tokenizer::encode throws.
+std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, const VectorChoice &choice);
 
 /// Writes the vectors of all texts in order, to standard output as JSON lines {"text", "tokens", "vector"}, or as one
 /// array f32[texts, width] in NumPy's format 1.0, which appears whole or not at all. Throws UserError: Usage,

@@ -1,12 +1,16 @@
 #include "tools/serve/embeddings_api.h"
 
+#include "ir/facts.h"
+#include "runtime/device/executor.h"
 #include "support/diagnostics.h"
 #include "tools/serve/completion_request.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/ScopeExit.h"
 #include "llvm/Support/Base64.h"
 
 #include <chrono>
+#include <new>
 
 namespace gptc {
 
@@ -19,18 +23,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t mostTexts = 2048;   // of a request, as OpenAI's
 constexpr size_t textsInATurn = 32;  // after which another request may have its turn
-
-/// Counts texts while they wait.
-class Waiting {
-public:
-  Waiting(std::atomic<int64_t> &count, int64_t texts) : count(count), texts(texts) { count += texts; }
-  ~Waiting() { count -= texts; }
-  Waiting(const Waiting &) = delete;
-
-private:
-  std::atomic<int64_t> &count;
-  const int64_t texts;
-};
 
 bool isOfIds(const json &value) {
   return value.is_array() && !value.empty() && llvm::all_of(value, [](const json &v) { return v.is_number(); });
@@ -45,10 +37,31 @@ std::string wordOf(const json &object, const char *name, const std::string &othe
 
 }  // namespace
 
+void EmbeddingsApi::Turns::lock() {
+  std::unique_lock guard(mutex);
+  const uint64_t own = asked++;
+  changed.wait(guard, [&] { return served == own; });
+}
+
+void EmbeddingsApi::Turns::unlock() {
+  const std::lock_guard guard(mutex);
+  ++served;
+  changed.notify_all();
+}
+
 EmbeddingsApi::EmbeddingsApi(Executor &executor, const Tokenizer &tokenizer, const VectorChoice &choice,
-                             int64_t vocabulary, int64_t mostWaiting, ApiOptions options)
-    : OpenAiApi(std::move(options)), embedder(executor), tokenizer(tokenizer), choice(choice), vocabulary(vocabulary),
-      mostWaiting(mostWaiting) {}
+                             int64_t mostWaiting, ApiOptions options, std::function<void()> onFailure)
+    : OpenAiApi(std::move(options)), embedder(executor), tokenizer(tokenizer), choice(choice),
+      vocabulary(fact<&ModelFacts::vocabSize>(executor.planned())),
+      most(choice.most ? std::min(choice.most, embedder.context()) : embedder.context()), mostWaiting(mostWaiting),
+      onFailure(std::move(onFailure)) {
+  embedder.prepare();
+}
+
+void EmbeddingsApi::rethrow() const {
+  if (failure)
+    std::rethrow_exception(failure);
+}
 
 ordered_json EmbeddingsApi::description() const {
   return {{"max_model_len", context()}, {"dimensions", width()}, {"pooling", nameOf(choice.how)}};
@@ -56,16 +69,21 @@ ordered_json EmbeddingsApi::description() const {
 
 std::vector<int32_t> EmbeddingsApi::tokensOf(const json &text, const Tokenizer &own) const {
   std::vector<int32_t> tokens;
+  auto requireKnown = [&](uint64_t id, const std::string &said) {
+    if (id >= uint64_t(vocabulary))
+      throw RequestError{"input", fmt::format("{} is no token of a vocabulary of {}", said, vocabulary)};
+  };
   if (text.is_string()) {
     try {
-      tokens = own.encode(text.get<std::string>(), {.addSpecial = true});
+      tokens = tokensToEmbed(own, text.get<std::string>(), choice);
     } catch (const UserError &e) {
       throw RequestError{"input", e.diagnostics[0].message};
     }
+    for (const int32_t id : tokens)
+      requireKnown(uint64_t(id), fmt::format("{}", id));
   } else if (isOfIds(text)) {
     for (const json &id : text) {
-      if (!id.is_number_unsigned() || id.get<uint64_t>() >= uint64_t(vocabulary))
-        throw RequestError{"input", fmt::format("{} is no token of a vocabulary of {}", id.dump(), vocabulary)};
+      requireKnown(id.is_number_unsigned() ? id.get<uint64_t>() : ~uint64_t(0), id.dump());
       tokens.push_back(id.get<int32_t>());
     }
   } else {
@@ -74,7 +92,7 @@ std::vector<int32_t> EmbeddingsApi::tokensOf(const json &text, const Tokenizer &
   if (tokens.empty())
     throw RequestError{"input", "has a text without tokens"};
   if (int64_t(tokens.size()) > context())
-    throw Refusal{.message = fmt::format("a text has {} tokens; the model's context has {}", tokens.size(), context()),
+    throw Refusal{.message = fmt::format("a text has {} tokens; the longest has {}", tokens.size(), context()),
                   .parameter = "input",
                   .code = "context_length_exceeded"};
   return tokens;
@@ -92,7 +110,30 @@ std::vector<std::vector<int32_t>> EmbeddingsApi::textsOf(const json &input) cons
   return texts;
 }
 
+/// The vectors of some texts, in a turn.
+std::vector<std::vector<float>> EmbeddingsApi::embed(llvm::ArrayRef<std::vector<int32_t>> texts, HttpClient &client) {
+  const std::lock_guard lock(turns);
+  if (isEnding || failure)
+    throw Refusal{.status = 503, .message = "the server ended before the request did"};
+  if (client.isGone())
+    throw Refusal{.status = 499, .message = "the client has gone"};
+  try {
+    return embedder.embed(texts, choice.how, choice.normalized);
+  } catch (const UserError &e) {
+    if (e.diagnostics[0].code == ErrorCode::NonFinite)
+      throw Refusal{.status = 500, .message = e.diagnostics[0].message};
+    failure = std::current_exception();
+  } catch (const std::bad_alloc &) {
+    throw;  // of this request
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  onFailure();
+  throw Refusal{.status = 503, .message = "the server cannot go on"};
+}
+
 HttpAnswer EmbeddingsApi::post(const std::string &, json object, HttpClient &client) {
+  const Active active(*this);
   const Clock::time_point begin = Clock::now();
   for (const auto &[name, value] : object.items())
     if (!llvm::is_contained({"input", "encoding_format", "dimensions", "user"}, name))
@@ -107,22 +148,15 @@ HttpAnswer EmbeddingsApi::post(const std::string &, json object, HttpClient &cli
   int64_t tokens = 0;
   for (const std::vector<int32_t> &text : texts)
     tokens += int64_t(text.size());
-  if (waiting + int64_t(texts.size()) > mostWaiting)
-    throw Refusal{.status = 503, .message = "too many texts wait already", .code = "overloaded"};
-  const Waiting waits(waiting, int64_t(texts.size()));
-  const Active active(*this);
-  metrics.countPrompt(tokens);
 
+  const int64_t count = int64_t(texts.size()), before = waiting.fetch_add(count);
+  const auto leave = llvm::make_scope_exit([&] { waiting -= count; });
+  if (before > 0 && before + count > mostWaiting)
+    throw Refusal{.status = 503, .message = "too many texts wait already", .code = "overloaded"};
+  metrics.countPrompt(tokens);
   std::string data;
   for (size_t i = 0; i < texts.size(); i += textsInATurn) {
-    if (client.isGone())
-      return refuse(499, "the client has gone");
-    const auto some = llvm::ArrayRef(texts).slice(i, std::min(textsInATurn, texts.size() - i));
-    std::vector<std::vector<float>> vectors;
-    {
-      const std::lock_guard lock(turn);
-      vectors = embedder.embed(some, choice.how, choice.normalized);
-    }
+    const auto vectors = embed(llvm::ArrayRef(texts).slice(i, std::min(textsInATurn, texts.size() - i)), client);
     for (size_t j = 0; j < vectors.size(); ++j) {
       const llvm::StringRef bytes(reinterpret_cast<const char *>(vectors[j].data()), vectors[j].size() * sizeof(float));
       data += fmt::format(R"({}{{"object":"embedding","index":{},"embedding":{}}})", i + j ? "," : "", i + j,

@@ -81,6 +81,9 @@ std::unique_ptr<HttpServer> listenHttp(const HttpOptions &options);
 
 /// The plug-in's function. Null, with a reason, if the port cannot be had.
 using MakeHttpServer = HttpServer *(const HttpOptions &, std::string &why);
-constexpr const char *httpEntry = "gptc_http_2";
+#define GPTC_HTTP_ENTRY gptc_http_2
+#define GPTC_HTTP_NAME_(entry) #entry
+#define GPTC_HTTP_NAME(entry) GPTC_HTTP_NAME_(entry)
+constexpr const char *httpEntry = GPTC_HTTP_NAME(GPTC_HTTP_ENTRY);
 
 }  // namespace gptc

@@ -2,7 +2,6 @@
 
 #include "support/diagnostics.h"
 #include "tools/serve/completion_request.h"
-#include "tools/serve/page_text.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringSwitch.h"
@@ -17,10 +16,6 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 namespace {
-
-/// The page has its script and style in itself, and speaks with this server only.
-constexpr const char *pagePolicy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-                                   "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 /// Takes as long for any two texts of equal length.
 bool equalInConstantTime(const std::string &a, const std::string &b) {
@@ -90,9 +85,7 @@ HttpAnswer OpenAiApi::answer(const HttpRequest &request, HttpClient &client) {
       return isDraining ? refuse(503, "the server is about to end") : HttpAnswer{.body = "{\"status\":\"ok\"}\n"};
     requireLocal(request);
     if (request.path == "/")  // asks for a key itself
-      return {.type = "text/html; charset=utf-8",
-              .body = page_text::page,
-              .headers = {{"Content-Security-Policy", pagePolicy}}};
+      return page();
     requireKey(request);
     if (request.path == "/metrics")
       return {.type = "text/plain; version=0.0.4", .body = metricsText()};

@@ -66,6 +66,8 @@ protected:
   /// Answers a POST to one of these, whose body is this object, without its "model". May throw Refusal and
   /// RequestError.
   virtual HttpAnswer post(const std::string &path, nlohmann::json object, HttpClient &client) = 0;
+  /// The answer to GET /, which needs no key.
+  virtual HttpAnswer page() const { return refuse(404, "there is no page"); }
   /// What /v1/models says of the model beside its name.
   virtual nlohmann::ordered_json description() const = 0;
   virtual std::string metricsText() const = 0;

@@ -101,18 +101,23 @@ void addServeOptions(Command c, ServeCommand &o) {
   c.option("--log", o.log, "append a JSON line for each request: when, who, what path, status, seconds; no texts")
       .type("FILE");
   c.option("--model-name", o.modelName, "the model's name for clients; default: that of the plan's folder");
-  c.option("--slots", o.slots,
-           fmt::format("sequences that are continued at once, on CPUs with the same results; default: {}", o.slots))
-      .within(int64_t(2), int64_t(1024));
-  c.option("--queue", o.mostWaiting, fmt::format("samples that may wait for a slot; default: {}", o.mostWaiting))
+  Option slots = c.option(
+      "--slots", o.slots,
+      fmt::format("sequences that are continued at once, on CPUs with the same results; default: {}", o.slots));
+  slots.within(int64_t(2), int64_t(1024));
+  c.option("--queue", o.mostWaiting,
+           fmt::format("samples that may wait for a slot, or texts for their vectors; default: {}", o.mostWaiting))
       .within(int64_t(1), int64_t(1) << 20);
   c.option("--connections", o.mostConnections, fmt::format("clients at once; default: {}", o.mostConnections))
       .within(int64_t(1), int64_t(1) << 16);
   c.option("--drain", o.drainSeconds,
            fmt::format("seconds that requests have to end in after SIGTERM; default: {}", o.drainSeconds))
       .within(0.0, 86400.0);
-  c.flag("--embeddings", o.embeddings, "answer /v1/embeddings, and nothing else: vectors of texts, by any model");
-  addVectorOptions(c, o.vectors);
+  Option embeddings =
+      c.flag("--embeddings", o.embeddings, "answer /v1/embeddings, and nothing else: vectors of texts, by any model");
+  embeddings.excludes(slots);
+  for (Option option : addVectorOptions(c, o.vectors))
+    option.needs(embeddings);
 }
 
 namespace {
@@ -180,10 +185,11 @@ void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &to
 void serveEmbeddings(Executor &executor, const Tokenizer &tokenizer, const ServeCommand &command) {
   raiseDescriptors();
   Ending ending;
-  EmbeddingsApi api(executor, tokenizer, command.vectors, command.limits.vocabulary, command.mostWaiting,
-                    optionsOf(command));
+  EmbeddingsApi api(executor, tokenizer, command.vectors, command.mostWaiting, optionsOf(command), Ending::request);
   runServer(api, command, ending,
-            fmt::format("vectors of {} numbers for texts of up to {} tokens", api.width(), api.context()), [] {});
+            fmt::format("vectors of {} numbers for texts of up to {} tokens", api.width(), api.context()),
+            [&] { api.end(); });
+  api.rethrow();
 }
 
 }  // namespace gptc

@@ -117,7 +117,7 @@ def write_models(folder):
 def write_vectors(folder):
     import torch
     said = {}
-    for number, name in enumerate(("bert", "llama", "qwen3")):
+    for number, name in enumerate(("bert", "llama", "qwen3", "gemma2", "bloom")):
         torch.manual_seed(number)
         model = transformers.AutoModel.from_pretrained(folder / name, attn_implementation="eager").double().eval()
         said[name] = []
