@@ -1,10 +1,13 @@
 // gptrun embed: vectors of texts, against what transformers computes (hf/vectors.json, by hf/make.py).
 #include "tests/support/harness.h"
 #include "tests/support/http_client.h"
+#include "tests/support/served.h"
 
 #include "support/json.h"
 
 #include "llvm/ADT/StringExtras.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +15,6 @@
 #include <cstring>
 #include <filesystem>
 #include <random>
-#include <regex>
 #include <thread>
 
 using namespace e2e;
@@ -376,23 +378,15 @@ TEST_F(EmbedTest, RefusedInput) {
 /// A server of vectors.
 struct EmbeddingsServerTest : EmbedTest {
   void SetUp() override {
-    if (!fs::exists(std::string(GPTC_BIN_DIR) + "/libgptc_http.so"))
+    if (!Served::isBuilt())
       GTEST_SKIP() << "gptrun serve needs cpp-httplib";
   }
   void serve(const std::string &dir, const std::vector<std::string> &more = {}) {
-    std::vector<std::string> args = {
-        std::string(GPTC_BIN_DIR) + "/gptrun", "serve", dir, "--embeddings", "--port", "0"};
+    std::vector<std::string> args = {dir, "--embeddings"};
     args.insert(args.end(), more.begin(), more.end());
-    process.emplace(args, std::map<std::string, std::string>{{"GPTC_CACHE", cacheDir()}}, w.path("serve.log"));
-    const std::regex line("serving .* at http://[^ ]*:(\\d+) with vectors of 12 numbers");
-    std::smatch m;
-    std::string text;
-    do {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      text = readFile(w.path("serve.log"));
-    } while (!std::regex_search(text, m, line) && !process->hasEnded());
-    ASSERT_FALSE(m.empty()) << text;
-    port = std::stoi(m[1]);
+    server.emplace(args, w.path("serve.log"));
+    ASSERT_NE(server->port(), 0);
+    port = server->port();
   }
   HttpReply post(const json &object) const { return ask(port, "/v1/embeddings", object.dump()); }
   /// The vectors of an answer, in the order of the texts.
@@ -410,7 +404,7 @@ struct EmbeddingsServerTest : EmbedTest {
     }
     return all;
   }
-  std::optional<Process> process;
+  std::optional<Served> server;
   int port = 0;
 };
 
@@ -471,8 +465,7 @@ TEST_F(EmbeddingsServerTest, GivesWhatEmbedGives) {
   const std::string metrics = ask(port, "/metrics").body;
   EXPECT_NE(metrics.find("gptc_embedding_seconds_count 133\n"), std::string::npos) << metrics;
   EXPECT_EQ(metrics.find("gptc_slots"), std::string::npos);
-  ::kill(process->pid(), SIGTERM);
-  EXPECT_EQ(process->wait().code, 0);
+  EXPECT_EQ(server->stop().code, 0);
 }
 
 TEST_F(EmbeddingsServerTest, TheFolderSaysHowLongTextsAre) {
@@ -501,11 +494,11 @@ TEST_F(EmbeddingsServerTest, EndsWithItsRequests) {
     });
   while (answered < 20)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  ::kill(process->pid(), SIGTERM);
+  ::kill(server->process().pid(), SIGTERM);
   for (std::thread &client : clients)
     client.join();
   EXPECT_EQ(other, 0);
-  EXPECT_EQ(process->wait().code, 0);
+  EXPECT_EQ(server->process().wait().code, 0);
 }
 
 TEST_F(EmbeddingsServerTest, RequestsAreLogged) {
@@ -514,8 +507,7 @@ TEST_F(EmbeddingsServerTest, RequestsAreLogged) {
   EXPECT_EQ(post({{"input", "t4"}}).status, 200);
   EXPECT_EQ(post({{"input", 4}}).status, 400);
   EXPECT_EQ(ask(port, "/" + long_).status, 404);
-  ::kill(process->pid(), SIGTERM);
-  EXPECT_EQ(process->wait().code, 0);
+  EXPECT_EQ(server->stop().code, 0);
   const std::vector<json> lines = linesOf(readFile(log));
   ASSERT_EQ(lines.size(), 3u);
   const std::vector<int> statuses = {200, 400, 404};
@@ -532,8 +524,7 @@ TEST_F(EmbeddingsServerTest, RequestsAreLogged) {
   serve(dir, {"--log", "/dev/full"});
   for (int i = 0; i < 3; ++i)
     EXPECT_EQ(post({{"input", "t4"}}).status, 200);
-  ::kill(process->pid(), SIGTERM);
-  const Result full = process->wait();
+  const Result full = server->stop();
   EXPECT_EQ(full.code, 0);
   const size_t warning = full.output.find("warning: requests are not logged");
   EXPECT_NE(warning, std::string::npos) << full.output;

@@ -2,6 +2,7 @@
 #include "tests/support/harness.h"
 #include "tests/support/http_client.h"
 #include "tests/support/oracles.h"
+#include "tests/support/served.h"
 
 #include <chrono>
 #include <csignal>
@@ -46,35 +47,25 @@ protected:
   static void TearDownTestSuite() { delete std::exchange(trained, nullptr); }
 
   void SetUp() override {
-    if (!std::filesystem::exists(std::string(GPTC_BIN_DIR) + "/libgptc_http.so"))
+    if (!Served::isBuilt())
       GTEST_SKIP() << "gptrun serve needs cpp-httplib";
   }
 
   /// Starts a server and waits until it listens.
   void serve(const std::vector<std::string> &more = {}) { serveModel(trained->plan, more); }
   void serveModel(const std::string &model, const std::vector<std::string> &more) {
-    std::vector<std::string> args = {"serve", model, "--port", "0", "--model-name", "tiny"};
+    std::vector<std::string> args = {model, "--model-name", "tiny"};
     args.insert(args.end(), more.begin(), more.end());
     output = trained->w.path("serve.log");
-    process.emplace(program(args), std::map<std::string, std::string>{{"GPTC_CACHE", cacheDir()}}, output);
-    const std::regex line("serving tiny at http://[^ ]*:(\\d+) with");
-    std::smatch m;
-    std::string text;
-    do {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      text = readFile(output);
-    } while (!std::regex_search(text, m, line) && !process->hasEnded());
-    ASSERT_FALSE(m.empty()) << text;
-    port = std::stoi(m[1]);
+    server.emplace(args, output);
+    ASSERT_NE(server->port(), 0);
+    port = server->port();
   }
   static std::vector<std::string> program(std::vector<std::string> args) {
     args.insert(args.begin(), std::string(GPTC_BIN_DIR) + "/gptrun");
     return args;
   }
-  Result stop(int signal = SIGTERM) {
-    ::kill(process->pid(), signal);
-    return process->wait();
-  }
+  Result stop(int signal = SIGTERM) { return server->stop(signal); }
   HttpReply complete(const json &object) const { return ask(port, "/v1/completions", object.dump()); }
   std::string textOf(const json &object) const {
     const HttpReply r = complete(object);
@@ -93,7 +84,7 @@ protected:
   }
 
   static Trained *trained;
-  std::optional<Process> process;
+  std::optional<Served> server;
   std::string output;
   int port = 0;
 };
@@ -509,10 +500,10 @@ TEST_F(ServeTest, EndsWithTheLastAnswer) {
   ASSERT_TRUE(client.send(
       httpText("/v1/completions", json{{"prompt", "the"}, {"max_tokens", 50}, {"n", 100}, {"stream", true}}.dump())));
   client.receive("data: ");
-  ::kill(process->pid(), SIGTERM);
+  ::kill(server->process().pid(), SIGTERM);
   const std::string rest = client.receive();
   EXPECT_NE(rest.find("[DONE]"), std::string::npos) << rest.substr(rest.size() - std::min<size_t>(rest.size(), 500));
-  EXPECT_EQ(process->wait().code, 0);
+  EXPECT_EQ(server->process().wait().code, 0);
   EXPECT_EQ(idle.receive(), "");
 }
 
@@ -522,11 +513,11 @@ TEST_F(ServeTest, ASecondSignalEndsItAtOnce) {
   const json large = {{"prompt", {"the", "cat", "sat", "on"}}, {"max_tokens", 60}, {"n", 4096}, {"stream", true}};
   ASSERT_TRUE(client.send(httpText("/v1/completions", large.dump())));
   client.receive("data: ");
-  ::kill(process->pid(), SIGINT);
+  ::kill(server->process().pid(), SIGINT);
   while (ask(port, "/health").status == 200)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  ::kill(process->pid(), SIGINT);
-  EXPECT_EQ(process->wait().code, 0);
+  ::kill(server->process().pid(), SIGINT);
+  EXPECT_EQ(server->process().wait().code, 0);
   EXPECT_NE(client.receive().find("the server ended before the request did"), std::string::npos);
 }
 
