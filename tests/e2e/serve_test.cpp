@@ -191,7 +191,7 @@ TEST_F(ServeTest, AModelThatCannotBeServedIsExplained) {
                          {{"serve", copy}, 3, "has no tokenizer"},
                          {{"serve", damaged}, 5, "damaged.gguf"},
                          {{"sample", damaged}, 5, "damaged.gguf"},
-                         {{"eval", whole}, 2, "`gptc import"},
+                         {{"eval", whole}, 3, "give --data FILE"},
                          {{whole}, 2, "`gptc import"}}) {
     const Result r = w.gptrun(c.args);
     EXPECT_EQ(r.code, c.code) << r.output;

@@ -17,6 +17,12 @@ std::vector<std::string> commandOf(std::vector<std::string> args) {
   return args;
 }
 
+/// What another server printed there must not be taken for this one's.
+const std::string &emptied(const std::string &file) {
+  std::filesystem::remove(file);
+  return file;
+}
+
 std::map<std::string, std::string> withCache(std::map<std::string, std::string> env) {
   env.try_emplace("GPTC_CACHE", cacheDir());
   return env;
@@ -27,7 +33,7 @@ std::map<std::string, std::string> withCache(std::map<std::string, std::string> 
 bool Served::isBuilt() { return std::filesystem::exists(std::string(GPTC_BIN_DIR) + "/libgptc_http.so"); }
 
 Served::Served(std::vector<std::string> args, const std::string &output, std::map<std::string, std::string> env)
-    : outputFile(output), child(commandOf(std::move(args)), withCache(std::move(env)), output) {
+    : outputFile(emptied(output)), child(commandOf(std::move(args)), withCache(std::move(env)), output) {
   const std::regex line("serving [^ ]+ at http://[^ ]*:(\\d+) with");
   std::string text;
   for (std::smatch m;;) {

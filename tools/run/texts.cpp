@@ -234,7 +234,7 @@ static int64_t globalBatch(const Module &m) {
 
 void runEval(RunOptions o) {
   const bool sampled = o.asSampled || isImportable(o.plan);
-  Plan plan = sampled ? planForTexts(o) : planOf(o);
+  Plan plan = planForTexts(o);
   const Inference inference(o, plan);
   const Module &m = *plan.planned;
   if (sampled) {

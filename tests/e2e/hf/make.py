@@ -119,7 +119,7 @@ def write_vectors(folder):
     said = {}
     for number, name in enumerate(("bert", "llama", "qwen3", "gemma2", "bloom")):
         torch.manual_seed(number)
-        model = transformers.AutoModel.from_pretrained(folder / name, attn_implementation="eager").double().eval()
+        model = transformers.AutoModel.from_pretrained(folder / name, attn_implementation="eager", dtype=torch.float32).double().eval()
         said[name] = []
         for count in (1, 20, 2, 7, 13, 5, 20, 3, 3, 11):
             ids = torch.randint(4, 31, (1, max(count, 2) if name == "bert" else count))

@@ -47,12 +47,13 @@ TEST_F(ServingTest, TextsAreThoseOfSample) {
 }
 
 TEST_F(ServingTest, VectorsAreNearTheCpus) {
-  const std::string text = "the cat sat on the mat.";
+  const std::string text = "the cat sat on";
   auto vectorOf = [&](const std::string &plan) {
     const e2e::Result r = w.gptrun({"embed", plan, "--checkpoint", weights, "--text", text});
     EXPECT_EQ(r.code, 0) << r.output;
     const size_t at = r.output.find("{\"text\"");
-    return at == std::string::npos ? json() : json::parse(r.output.substr(at)).at("vector");
+    return at == std::string::npos ? json()
+                                   : json::parse(r.output.substr(at, r.output.find('\n', at) - at)).at("vector");
   };
   const json here = vectorOf(cpu), there = vectorOf(gpu);
   ASSERT_EQ(here.size(), there.size());
