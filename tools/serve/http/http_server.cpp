@@ -408,7 +408,7 @@ private:
 }  // namespace gptc
 
 extern "C" __attribute__((visibility("default"))) gptc::HttpServer *GPTC_HTTP_ENTRY(const gptc::HttpOptions &options,
-                                                                                std::string &why) {
+                                                                                    std::string &why) {
   auto server = std::make_unique<gptc::Server>(options);
   return server->bind(why) ? server.release() : nullptr;
 }
