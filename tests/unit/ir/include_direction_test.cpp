@@ -113,7 +113,7 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
         {"runtime/checkpoint",
          {"support", "support/gguf", "ir/kernel", "ir", "runtime/launch", "runtime/collectives", "runtime/plan",
           "runtime/device", "runtime/data"}},
-        {"runtime/serve", {"support", "ir", "runtime/plan", "runtime/device"}},
+        {"runtime/serve", {"support", "ir", "runtime/plan", "runtime/device", "runtime/data"}},
         {"runtime/train",
          {"support", "ir", "runtime/serve", "runtime/launch", "runtime/collectives", "runtime/plan", "runtime/device",
           "runtime/cuda", "runtime/data", "runtime/checkpoint"}},

@@ -553,7 +553,7 @@ TEST_F(CheckpointTest, HeadersTellWhatIsMissingOrOfAnotherDtype) {
   EXPECT_EQ(check(whole), "");
   EXPECT_EQ(check(body),
             "505 does not fit the model: tensors cls.dense.bias, cls.bias are missing | take a folder with "
-            "the head that gives tokens: models that only encode have none");
+            "the head that gives tokens: models that only encode have none, and `gptrun embed` takes them");
   EXPECT_EQ(check(norm), "505 does not fit the model: tensors bert.wte.weight, cls.dense.bias, cls.bias are missing | "
                          "another folder");
   const std::string floats = "take weights of f32, bf16 or f16, or convert them: in PyTorch, model.to(torch.bfloat16)";
