@@ -265,10 +265,8 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   if (config.precision.compute == "fp16")
     declarations.declareLossScale();
   if (options.embed) {
-    int64_t tokens = 16;
-    for (; tokens < c.blockSize; tokens *= 2)
+    for (int64_t tokens = 16, before = 0; before < c.blockSize; before = tokens, tokens *= 2)
       buildEmbed(*m, config, options, tokens);
-    buildEmbed(*m, config, options, tokens);
     return m;
   }
   if (options.slots) {

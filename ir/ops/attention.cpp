@@ -441,7 +441,7 @@ OpDef define_attention() {
           "last `window` keys up to its own. Dropout on the probabilities: element (h,i,j) of a sequence draws index "
           "(h*T+i)*T+j. Where these are some of of_heads heads, h counts from head0. With documents a query sees only "
           "keys of its own document, of which row i of `documents` says where it begins and ends, before or at i and "
-          "behind it; documents are without gaps in order, else results are any",
+          "behind it; they follow each other without gaps, else the results are not defined",
       .shapes = "qkv [B,T,(H+2Hkv)D][, seed, step, seq0][, documents i64[B,T,2]][, head0] -> o [B,T,HD], lse [B,H,T]",
       .operands = {{"qkv"}, {"seed", true}, {"step", true}, {"seq0", true}, {"documents", true}, {"head0", true}},
       .attrs = attentionAttrs(),

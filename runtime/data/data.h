@@ -58,6 +58,10 @@ public:
   /// decoder's with token 0 after the text, where it cannot see it; an encoder's with the preceding text and, if the
   /// file is shorter than a window, [MASK] after it.
   int64_t evalWindow(int64_t i, int32_t *x, int32_t *y) const;
+  /// Number i of `count` <= evalWindows() of those that are spread evenly.
+  int64_t spreadWindow(int64_t i, int64_t count) const {  // floor(i all / count) without overflow
+    return allWindows / count * i + allWindows % count * i / count;
+  }
   /// Checks all tokens of the set now. Throws UserError(TokenOutOfRange).
   void checkTokens() const;
 

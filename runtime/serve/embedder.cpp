@@ -23,26 +23,20 @@ std::string functionOf(int64_t tokens) { return fmt::format("embed_{}", tokens);
 /// (codegen/recipes/attention/attention.cpp).
 int64_t nextPlace(int64_t tokens) { return (tokens + 1) / 2 * 2; }
 
-std::vector<float> pooled(llvm::ArrayRef<const float *> rows, int64_t columns, Pooling pooling, bool normalized) {
+/// Of `count` rows of `columns` elements, `stride` apart.
+std::vector<float> pooled(const float *rows, int64_t count, int64_t columns, int64_t stride, Pooling pooling,
+                          bool normalized) {
+  const int64_t first = pooling == Pooling::last ? count - 1 : 0, end = pooling == Pooling::cls ? 1 : count;
+  std::vector<double> sums(size_t(columns), 0);
+  for (int64_t i = first; i < end; ++i)
+    for (int64_t x = 0; x < columns; ++x)
+      sums[size_t(x)] += double(rows[i * stride + x]);
   std::vector<float> v(size_t(columns), 0);
   double squares = 0;
   for (int64_t x = 0; x < columns; ++x) {
-    double sum = 0;
-    switch (pooling) {
-    case Pooling::mean:
-      for (const float *row : rows)
-        sum += double(row[x]);
-      sum /= double(rows.size());
-      break;
-    case Pooling::cls:
-      sum = double(rows.front()[x]);
-      break;
-    case Pooling::last:
-      sum = double(rows.back()[x]);
-      break;
-    }
-    squares += sum * sum;
-    v[size_t(x)] = float(sum);
+    const double mean = sums[size_t(x)] / double(end - first);
+    squares += mean * mean;
+    v[size_t(x)] = float(mean);
   }
   if (!std::isfinite(squares))
     throw UserError(ErrorCode::NonFinite, "the vector of a text is not finite",
@@ -135,14 +129,12 @@ std::vector<std::vector<float>> Embedder::embed(llvm::ArrayRef<std::vector<int32
                                                 bool normalized) {
   std::vector<std::vector<float>> vectors(texts.size());
   for (const Call &call : callsFor(texts)) {
-    const float *row = run(call, texts);
+    const float *const row = run(call, texts);
     int64_t at = 0;
     for (const size_t text : call.texts) {
-      at = nextPlace(at);
-      std::vector<const float *> rows;
-      for (size_t i = 0; i < texts[text].size(); ++i)
-        rows.push_back(row + at++ * stride);
-      vectors[text] = pooled(rows, columns, pooling, normalized);
+      const int64_t begin = nextPlace(at), count = int64_t(texts[text].size());
+      vectors[text] = pooled(row + begin * stride, count, columns, stride, pooling, normalized);
+      at = begin + count;
     }
   }
   return vectors;

@@ -20,7 +20,7 @@ double scoredLoss(Executor &executor, const TokenData &data, int64_t windows) {
   double sum = 0;
   int64_t targets = 0;
   for (int64_t w = 0; w < windows; ++w) {
-    targets += data.evalWindow(every / windows * w + every % windows * w / windows, x.data(), y.data());
+    targets += data.evalWindow(data.spreadWindow(w, windows), x.data(), y.data());
     for (int64_t begin = 0, end = 0; begin < T && y[size_t(begin)] >= 0; begin = end) {
       end = model.score(0, x, begin, {});
       losses.assign(size_t(end - begin), 0);

@@ -5,7 +5,6 @@
 
 namespace gptc {
 
-class CachedModel;
 class Executor;
 class TokenData;
 

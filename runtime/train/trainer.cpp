@@ -730,12 +730,17 @@ private:
 
 }  // namespace
 
+int64_t evalBatch(const Module &m) {
+  const Function *eval = m.function("eval");
+  return eval ? fact<&BatchFacts::accumulate>(m) * eval->body.args[0]->type.dim(0) * Mesh::of(m).data : 1;
+}
+
 std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_t batches,
                                const std::function<bool()> &stop) {
   const Type &t = executor.argType("eval", 0);
   const int64_t B = t.dim(0), T = t.dim(1), every = data.evalWindows();
   // Batches are global, and losses are added target by target, so the micro-batch size changes no bit.
-  const int64_t global = fact<&BatchFacts::accumulate>(executor.planned()) * B * Mesh::of(executor.planned()).data;
+  const int64_t global = evalBatch(executor.planned());
   const int64_t windows = batches > 0 && batches <= every / global ? batches * global : every;
   const Type losses = executor.planned().function("eval")->results()[0];
   Communicator *const dataRanks = executor.along("data");
@@ -749,9 +754,7 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
     for (int64_t b = 0; b < B; ++b) {
       const int64_t i = w + rank * B + b;
       if (i < windows) {
-        // Evenly spread: floor(i every / windows) without overflow.
-        const int64_t at = every / windows * i + every % windows * i / windows;
-        targets += data.evalWindow(at, &x[b * T], &y[b * T]);
+        targets += data.evalWindow(data.spreadWindow(i, windows), &x[b * T], &y[b * T]);
       } else {
         std::fill_n(&x[b * T], T, 0);
         std::fill_n(&y[b * T], T, -1);

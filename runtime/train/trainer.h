@@ -44,6 +44,9 @@ struct TrainOptions {
 /// together, and the executor has left the others.
 void train(Session &session, const TrainOptions &options);
 
+/// Sequences of a global batch of @eval, of all ranks and micro-batches; 1 for a module without.
+int64_t evalBatch(const Module &m);
+
 /// Mean loss per target over `batches` global batches spread evenly over the set (0: every window), independent of the
 /// micro-batch. Runs @eval. nullopt if `stop` returned true.
 std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_t batches,

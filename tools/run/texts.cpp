@@ -2,7 +2,6 @@
 
 #include "frontends/hf_folder.h"
 #include "ir/facts.h"
-#include "ir/mesh.h"
 #include "passes/decisions.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/serve/scored_loss.h"
@@ -226,12 +225,6 @@ void runEmbed(RunOptions o) {
   embedTexts(v.session->executor, v.tokenizer, o.embed);
 }
 
-/// Sequences of a global batch.
-static int64_t globalBatch(const Module &m) {
-  const Function *eval = m.function("eval");
-  return eval ? fact<&BatchFacts::accumulate>(m) * eval->body.args[0]->type.dim(0) * Mesh::of(m).data : 1;
-}
-
 void runEval(RunOptions o) {
   const bool sampled = o.asSampled || isImportable(o.plan);
   Plan plan = planForTexts(o);
@@ -252,7 +245,7 @@ void runEval(RunOptions o) {
   if (!o.data.empty())
     data.requireNarrowTokens();
   data.checkTokens();
-  const int64_t each = globalBatch(m), steps = o.steps >= 0 ? o.steps : isImportable(o.plan) ? 0 : plan.run.evalSteps;
+  const int64_t each = evalBatch(m), steps = o.steps >= 0 ? o.steps : isImportable(o.plan) ? 0 : plan.run.evalSteps;
   Session session = sampled ? Session(withSlots(std::move(plan), 1), defaultCacheDir(), o.threads)
                             : inference.open(o, std::move(plan), kEvaluation);
   if (!sampled && !session.executor.has("eval"))

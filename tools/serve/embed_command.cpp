@@ -44,19 +44,11 @@ private:
   AtomicFile file;
 };
 
-/// How many tokens a tokenizer puts behind a text.
-size_t tokensBehind(const Tokenizer &tokenizer) {
-  const std::vector<int32_t> with = tokenizer.encode("a", {.addSpecial = true}), own = tokenizer.encode("a");
-  const auto at = std::find_end(with.begin(), with.end(), own.begin(), own.end());
-  return at == with.end() ? 0 : size_t(with.end() - at) - own.size();
-}
-
 class Embedding {
 public:
   Embedding(Executor &executor, const Tokenizer &tokenizer, const EmbedCommand &command)
       : embedder(executor), tokenizer(tokenizer), command(command), batch(size_t(command.batch)),
-        behind(tokensBehind(tokenizer)),
-        most(command.vectors.most ? std::min(command.vectors.most, embedder.context()) : embedder.context()) {}
+        most(command.vectors.longest(embedder.context())) {}
 
   void run() {
     if (!command.out.empty())
@@ -80,8 +72,11 @@ public:
 private:
   void addText(const std::string &text, const std::string &what) {
     std::vector<int32_t> all;
+    size_t behind = 0;  // tokens that the tokenizer puts behind the text
     try {
       all = tokensToEmbed(tokenizer, text, command.vectors);
+      if (int64_t(all.size()) > most)
+        behind = all.size() - tokensToEmbed(tokenizer, text, command.vectors, true).size();
     } catch (const UserError &e) {
       throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", what, e.diagnostics[0].message));
     }
@@ -149,7 +144,7 @@ private:
   Embedder embedder;
   const Tokenizer &tokenizer;
   const EmbedCommand &command;
-  const size_t batch, behind;
+  const size_t batch;
   const int64_t most;
   std::optional<NumpyFile> file;
   std::vector<std::vector<int32_t>> texts;  // whose vectors are not made yet
@@ -163,8 +158,7 @@ std::vector<Option> addVectorOptions(Command command, VectorChoice &choice) {
   const Option pooling = command
                              .option("--pooling", choice.pooling,
                                      "the vector of a text is the mean of its tokens', or that of the first or last; "
-                                     "default: what the model's "
-                                     "folder says (modules.json), else mean")
+                                     "default: what the model's folder says (modules.json), else mean")
                              .oneOf({"mean", "cls", "last"});
   const Option normalize = command.flag("--normalize", choice.normalize, "vectors of length 1");
   const Option keep =
@@ -216,9 +210,11 @@ std::string numbersOf(const std::vector<float> &vector) {
   return out + "]";
 }
 
-std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, const VectorChoice &choice) {
+std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, const VectorChoice &choice,
+                                   bool continued) {
   std::vector<int32_t> tokens;
-  tokenizer.encode(choice.prompt + text, tokens, {.parseSpecial = choice.parseSpecial, .addSpecial = true});
+  tokenizer.encode(choice.prompt + text, tokens,
+                   {.parseSpecial = choice.parseSpecial, .addSpecial = true, .continued = continued});
   return tokens;
 }
 

@@ -5,6 +5,7 @@
 #include "runtime/serve/embedder.h"
 #include "tools/commands/command_line.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,10 +23,13 @@ struct VectorChoice {
   std::string prompt;         // stands before each text
   bool parseSpecial = false;  // control tokens in a text become their tokens
 
+  /// The longest text in tokens, of a model with this context.
+  int64_t longest(int64_t context) const { return most ? std::min(most, context) : context; }
   /// Reads the folder (frontends/hf_pooling.h); `model`: "" for a plan. Says what it found on standard error. Throws
   /// what readHfPooling throws.
   void settle(const std::string &model);
 };
+/// Adds --pooling, --normalize and --keep-length, and returns them.
 std::vector<Option> addVectorOptions(Command command, VectorChoice &choice);
 
 /// "[0.5,-1]": a JSON array of the shortest numbers that are these floats.
@@ -44,9 +48,10 @@ void addEmbedOptions(Command embed, EmbedCommand &command);
 /// Throws UserError(Usage) if it names no text.
 void requireTexts(const EmbedCommand &command);
 
-/// The tokens of a text behind the choice's prompt, with those that the tokenizer puts around them. Throws what
-/// Tokenizer::encode throws.
-std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, const VectorChoice &choice);
+/// The tokens of a text behind the choice's prompt, with those that the tokenizer puts around them; `continued`: with
+/// nothing behind them. Throws what Tokenizer::encode throws.
+std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, const VectorChoice &choice,
+                                   bool continued = false);
 
 /// Writes the vectors of all texts in order, to standard output as JSON lines {"text", "tokens", "vector"}, or as one
 /// array f32[texts, width] in NumPy's format 1.0, which appears whole or not at all. Throws UserError: Usage,

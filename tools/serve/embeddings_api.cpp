@@ -52,9 +52,8 @@ void EmbeddingsApi::Turns::unlock() {
 EmbeddingsApi::EmbeddingsApi(Executor &executor, const Tokenizer &tokenizer, const VectorChoice &choice,
                              int64_t mostWaiting, ApiOptions options, std::function<void()> onFailure)
     : OpenAiApi(std::move(options)), embedder(executor), tokenizer(tokenizer), choice(choice),
-      vocabulary(fact<&ModelFacts::vocabSize>(executor.planned())),
-      most(choice.most ? std::min(choice.most, embedder.context()) : embedder.context()), mostWaiting(mostWaiting),
-      onFailure(std::move(onFailure)) {
+      vocabulary(fact<&ModelFacts::vocabSize>(executor.planned())), most(choice.longest(embedder.context())),
+      mostWaiting(mostWaiting), onFailure(std::move(onFailure)) {
   embedder.prepare();
 }
 
