@@ -167,7 +167,7 @@ TEST_F(Quantized, WhatSamplesIsEvaluated) {
   for (const auto &[weights, bound] : {std::pair{"q8_0", 0.01}, {"q4_0", 0.1}}) {
     std::vector<std::string> more = settings;
     more.push_back(fmt::format("precision.weights={}", weights));
-    const std::string few = w.compile(weights, more), gguf = w.path(fmt::format("{}.gguf", weights));
+    const std::string few = w.compile(weights, more);
     const double rounded = loss({few, "--out-dir", out, "--data", data, "--steps", "0", "--as-sampled"});
     EXPECT_TRUE(rounded != want || weights == std::string("q8_0"));
     EXPECT_NEAR(rounded, want, bound) << weights;

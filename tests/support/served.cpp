@@ -18,7 +18,7 @@ std::vector<std::string> commandOf(std::vector<std::string> args) {
 }
 
 /// What another server printed there must not be taken for this one's.
-const std::string &emptied(const std::string &file) {
+std::string emptied(const std::string &file) {
   std::filesystem::remove(file);
   return file;
 }
