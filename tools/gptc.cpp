@@ -15,6 +15,7 @@ int main(int argc, char **argv) {
     gptc::addDataCommand(app);
     gptc::addExportCommand(app);
     gptc::addExplainCommand(app);
+    gptc::addCertifyCommands(app);
     gptc::addBenchCommand(app);
     gptc::addTuneCommand(app);
     gptc::addCacheCommand(app);

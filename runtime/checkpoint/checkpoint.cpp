@@ -543,6 +543,10 @@ CheckpointStore::Published CheckpointStore::published(const std::string &dir) {
   return p;
 }
 
+CheckpointInfo CheckpointStore::load(Executor &executor, const ModelIdentity &model, int64_t step) const {
+  return loadOne(executor, pathOf(step), step, model, false);
+}
+
 CheckpointInfo CheckpointStore::loadParameters(Executor &executor, const ModelIdentity &model, int64_t step) const {
   return loadOne(executor, pathOf(step), step, model, true);
 }

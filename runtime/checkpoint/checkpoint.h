@@ -91,6 +91,8 @@ public:
   std::optional<CheckpointInfo> loadNewest(Executor &executor, const ModelIdentity &model, bool parametersOnly,
                                            const std::function<void(const std::string &)> &warn,
                                            int64_t atMost = -1) const;
+  /// Loads all states of the checkpoint of this step. Throws the same errors, and FileMissing.
+  CheckpointInfo load(Executor &executor, const ModelIdentity &model, int64_t step) const;
   /// Loads the parameters of the checkpoint of this step, or of the one in folder `dir`. Throws the same errors.
   CheckpointInfo loadParameters(Executor &executor, const ModelIdentity &model, int64_t step) const;
   static CheckpointInfo loadParameters(Executor &executor, const ModelIdentity &model, const std::string &dir);

@@ -43,6 +43,20 @@ MetricsLog::MetricsLog(const std::string &outDir, int64_t step) : path(outDir + 
   fd = openAppending(path);
 }
 
+std::map<int64_t, LoggedStep> readLoggedSteps(const std::string &outDir) {
+  std::map<int64_t, LoggedStep> steps;
+  const FileText file = readTextFile(outDir + "/log.jsonl", kLogLimit);
+  llvm::StringRef rest = file.text;
+  for (size_t end; (end = rest.find('\n')) != llvm::StringRef::npos; rest = rest.drop_front(end + 1)) {
+    const nlohmann::json j = parseJsonOrDiscard(rest.substr(0, end));
+    if (!part(j, "step").is_number_integer() || !j.contains("loss"))
+      continue;
+    auto value = [&](const char *name) { return part(j, name).is_number() ? part(j, name).get<float>() : NAN; };
+    steps[j["step"]] = {value("loss"), value("grad_norm")};
+  }
+  return steps;
+}
+
 MetricsLog::~MetricsLog() {
   if (fd >= 0)
     ::close(fd);

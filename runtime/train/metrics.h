@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -44,6 +45,13 @@ private:
   int fd = -1;
   int64_t evaluated = -1;
 };
+
+/// What log.jsonl has of a step; NaN for what is not finite.
+struct LoggedStep {
+  float loss = 0, gradNorm = 0;
+};
+/// The training steps in OUT_DIR/log.jsonl. Lines that are none are ignored.
+std::map<int64_t, LoggedStep> readLoggedSteps(const std::string &outDir);
 
 /// A part of the live line. If not all parts fit, those of the lowest priority are left out.
 struct LineField {

@@ -8,10 +8,12 @@
 #include "runtime/device/profile.h"
 #include "runtime/launch/pulse.h"
 #include "runtime/serve/sample.h"
+#include "runtime/train/certificate.h"
 #include "runtime/train/metrics.h"
 #include "runtime/train/rank_times.h"
 #include "runtime/train/stop_signals.h"
 #include "runtime/train/tensorboard.h"
+#include "runtime/train/train_step.h"
 #include "support/diagnostics.h"
 #include "support/words.h"
 
@@ -70,7 +72,7 @@ private:
 void setAside(const std::string &outDir, ProgressLine &progress) {
   std::vector<std::string> found;
   std::error_code e;
-  for (const char *name : {"checkpoints", "log.jsonl", "trace.json", "events"})
+  for (const char *name : {"checkpoints", "log.jsonl", "trace.json", "events", "certificate"})
     if (fs::exists(outDir + "/" + name, e))
       found.push_back(name);
   if (found.empty())
@@ -90,37 +92,19 @@ void setAside(const std::string &outDir, ProgressLine &progress) {
 /// Makes a NaN positive, because its sign differs between machines and would be printed.
 template <typename T> T plainNan(T v) { return std::isnan(v) ? std::fabs(v) : v; }
 
-/// Tokens and targets of one micro-batch.
-struct Batch {
-  std::vector<int32_t> x, y;
-};
-
-struct StepResult {
-  float loss = 0, gradNorm = 0, lr = 0;
-  float lossScale = 0;  // 0: not scaled
-  bool finite() const { return std::isfinite(loss) && std::isfinite(gradNorm); }
-  /// The loss is finite but gradients overflowed fp16: the optimizer has only halved the scale. At scale 1 it cannot
-  /// halve again.
-  bool overflowed() const { return std::isfinite(loss) && !std::isfinite(gradNorm) && lossScale > 1; }
-};
-
 class Trainer {
 public:
   Trainer(Session &s, const TrainOptions &o)
       : s(s), run(s.plan.run), options(o), m(*s.plan.planned), allRanks(s.executor.ranks),
-        B(fact<&BatchFacts::microBatch>(m)), T(fact<&ModelFacts::blockSize>(m)),
-        accumulate(fact<&BatchFacts::accumulate>(m)), shards(fact<&ParallelFacts::shards>(m)),
         target(o.steps >= 0 ? o.steps : run.steps), progress(o.out, target), store(run.outDir),
-        data(run.trainData, "data.train", fact<&ModelFacts::vocabSize>(m), T, T + 1, maskToken(m)),
-        signals(o.answersStops) {
+        data(TrainStep::dataOf(s.plan)), steps(s, data), signals(o.answersStops) {
     if (o.check)
       checked.emplace(s.executor);
     if (first())
       lock.emplace(run.outDir);
     if (!run.valData.empty())
-      val.emplace(run.valData, "data.val", fact<&ModelFacts::vocabSize>(m), T, 2, maskToken(m));
-    batch.x.resize(B * T);
-    batch.y.resize(B * T);
+      val.emplace(run.valData, "data.val", fact<&ModelFacts::vocabSize>(m),
+                  fact<&ModelFacts::blockSize>(m), 2, maskToken(m));
     if (o.hashesData)
       hasher.emplace(data, run.tokenizer, o.cacheDir);
   }
@@ -159,18 +143,18 @@ private:
   const TrainOptions &options;
   const Module &m;
   Communicator *const allRanks;  // all ranks; null if this is the only one
-  const int64_t B, T, accumulate, shards, target;
+  const int64_t target;
   ProgressLine progress;
   std::optional<RunLock> lock;  // on the first rank, the only one that writes in the run's folder
   CheckpointStore store;
   std::optional<CheckpointSaver> saver;
   TokenData data;
+  TrainStep steps;
   std::optional<TokenData> val;
   std::optional<MetricsLog> log;
   std::optional<EventFile> events;
+  std::optional<CertificateLog> certificate;  // on the first rank, once a step is certified
   StopSignals signals;
-  Batch batch;
-  int64_t loaded = -1;  // number of its first sequence
   std::optional<DataHasher> hasher;
   std::optional<DataPrint> dataPrint;  // fingerprint of the data, once all hashing ranks have finished
   bool dataFailed = false;
@@ -195,8 +179,6 @@ private:
   int64_t rank() const { return allRanks ? allRanks->rank : 0; }
   int64_t world() const { return allRanks ? allRanks->world : 1; }
   bool first() const { return rank() == 0; }
-  /// Sequences per step. Ranks along "tensor" share theirs.
-  int64_t global() const { return Mesh::of(m).data * accumulate * B; }
 
   /// The first rank's value, on all ranks.
   int64_t agreed(int64_t mine) const {
@@ -269,10 +251,7 @@ private:
   /// Starts from scratch or from a checkpoint. Afterwards state, step and log agree.
   void begin() {
     // Do first what may show the plan to be wrong, then what changes files.
-    std::vector<std::string> names = {"train_step", "accumulate", "update"};
-    for (const auto &f : m.functions)
-      if (llvm::StringRef(f->name).starts_with("fold"))
-        names.push_back(f->name);
+    const std::vector<std::string> names = steps.functions();
     if (hasher) {
       hasher->begin();
       if (hasher->ended())
@@ -431,6 +410,9 @@ private:
         break;
       signals.inStep(step + 1);
       SmallStates before(s.executor);
+      std::optional<CertifyingStep> certifying;
+      if (options.certifyEvery > 0 && ((step + 1) % options.certifyEvery == 0 || step + 1 == target))
+        certifying.emplace(s.executor, step + 1);
       const int64_t begin = monotonicNow();
       StepResult r = times ? times->step([&] { return runStep(); }) : runStep();
       const int64_t took = monotonicNow() - begin;
@@ -447,6 +429,8 @@ private:
                                  step, r.lossScale));
       else
         diverged(r, before, ++skipped);
+      if (certifying)
+        certify(certifying->end(r));
       Pulse::get().step(step);
       report(r);
       // Only after the step has been counted: if this fails, states and step must agree.
@@ -514,7 +498,7 @@ private:
     if (!visible && !(progress.live() && at - shownAt > kRefresh))
       return;
     StepMetrics metrics{step, r.loss, r.lr, r.gradNorm, trainNs / trainSteps / 1e6, 0, 0, r.lossScale};
-    metrics.tokensPerSecond = double(global() * T) / (metrics.ms / 1e3);
+    metrics.tokensPerSecond = double(steps.tokens()) / (metrics.ms / 1e3);
     if (utilization) {
       const Utilization::Shares shares = utilization->at(flopsPerToken(m) * metrics.tokensPerSecond / double(world()),
                                                          [&](const auto &text) { progress.say(text); });
@@ -540,22 +524,6 @@ private:
     shownAt = at;
   }
 
-  /// Loads the windows of the micro-batch that begins with sequence `first` of the run, unless they are loaded already.
-  void load(int64_t first) {
-    if (std::exchange(loaded, -1) != first)
-      for (int64_t i = 0; i < B; ++i)
-        data.window(run.seed, first + i, &batch.x[i * T], &batch.y[i * T]);
-    loaded = first;
-  }
-  /// Loads while a step runs, if the executor is asynchronous. Errors are ignored: they occur again when that
-  /// micro-batch is due, after the running step has been counted.
-  void loadAhead(int64_t first) {
-    try {
-      load(first);
-    } catch (const UserError &) {
-    }
-  }
-
   StepResult runStep() {
     // A traced step is not part of the profile.
     const bool traced = isTraced(step + 1);
@@ -570,26 +538,7 @@ private:
     watched = s.executor.observer;
     profiledSteps += s.executor.observer == &profile;
     const int64_t t0 = monotonicNow();
-    const char *last = accumulate > 1 ? "update" : "train_step";
-    const int64_t begin = step * global(), own = s.executor.index("data") * accumulate * B;
-    const float targets = float(data.targets(run.seed, begin, global()));
-    for (int64_t k = 0; k < accumulate; ++k) {
-      const int64_t sequence = own + k * B, perShard = accumulate / shards;
-      load(begin + sequence);
-      s.executor.run(accumulate > 1 ? "accumulate" : last, {batch.x.data(), batch.y.data(), &sequence, &targets});
-      if (shards > 1 && (k + 1) % perShard == 0 && k + 1 < accumulate)  // the "fold" functions of autodiff
-        s.executor.run(fmt::format("fold{}", std::countr_one(uint64_t(k / perShard))), {&targets});
-    }
-    if (accumulate > 1)
-      s.executor.run(last, {&targets});
-    if (step + 1 < target)
-      loadAhead(begin + global() + own);
-    StepResult r;
-    float *to[] = {&r.loss, &r.gradNorm, &r.lr, &r.lossScale};
-    for (size_t i = 0; i < m.function(last)->results().size(); ++i) {
-      std::memcpy(to[i], s.executor.result(last, i), sizeof(float));
-      *to[i] = plainNan(*to[i]);
-    }
+    const StepResult r = steps.run(step, step + 1 < target);
     if (s.executor.observer == &trace)
       trace.span(fmt::format("step {}", step + 1), t0, monotonicNow());
     s.executor.observer = nullptr;
@@ -617,6 +566,16 @@ private:
     throw UserError(ErrorCode::NonFinite, what,
                     "lower optimizer.lr, raise warmup_steps, set train.grad_clip; or go on from an earlier checkpoint "
                     "by removing the newest");
+  }
+
+  /// Adds a step to the run's certificate. All ranks must call it together.
+  void certify(const CertifiedStep &certified) {
+    settleData();
+    if (!first())
+      return;
+    if (!certificate)
+      certificate.emplace(run.outDir, s.plan, *dataPrint, startStep);
+    certificate->add(certified);
   }
 
   /// The observer of all kernels; null if there is none.

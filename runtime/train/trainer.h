@@ -25,6 +25,7 @@ struct TrainOptions {
   bool profile = false;       // print a table of kernels at the end
   /// Checks every kernel by itself: names the first that fails or gives a non-finite value, and ends the run.
   bool check = false;
+  int64_t certifyEvery = 0;   // certify each such step and the last (runtime/train/certificate.h); 0: none
   RunTimes *times = nullptr;  // filled if not null
   /// Observes the kernels of a few steps one by one: the fourth step and then every 128th, at most 8.
   KernelObserver *watch = nullptr;

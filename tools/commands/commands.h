@@ -11,6 +11,8 @@ void addCompileCommand(Command &app);
 void addConfigCommand(Command &app);
 void addDataCommand(Command &app);
 void addExportCommand(Command &app);
+/// `gptc certify` and `gptc verify`.
+void addCertifyCommands(Command &app);
 void addBenchCommand(Command &app);
 /// The measurements of `gptc bench`.
 void addMeasurements(Command &bench);

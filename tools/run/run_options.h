@@ -15,7 +15,7 @@ struct RunOptions {
   std::string plan, outDir, resume = "auto", data;
   std::optional<std::string> hosts, checkpoint;
   std::string model;  // another program's, whose weights are taken; absolute
-  int64_t steps = -1;
+  int64_t steps = -1, certifyEvery = 0;
   int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not given
   unsigned threads = 0;
   bool profile = false, check = false, agent = false, allowChangedData = false;

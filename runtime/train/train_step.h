@@ -1,0 +1,53 @@
+// An optimizer step: the windows of data that it reads, and the functions that it calls.
+#pragma once
+
+#include "runtime/data/data.h"
+#include "runtime/train/session.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+/// What a step reports. NaNs are positive, because their signs differ between machines.
+struct StepResult {
+  float loss = 0, gradNorm = 0, lr = 0;
+  float lossScale = 0;  // 0: not scaled
+  bool finite() const { return std::isfinite(loss) && std::isfinite(gradNorm); }
+  /// The loss is finite but gradients overflowed fp16: the optimizer has only halved the scale. At scale 1 it cannot
+  /// halve again.
+  bool overflowed() const { return std::isfinite(loss) && !std::isfinite(gradNorm) && lossScale > 1; }
+};
+
+class TrainStep {
+public:
+  /// `data`: what the plan trains on. Both must outlive this.
+  TrainStep(Session &session, const TokenData &data);
+
+  /// The training data of a plan. Throws what TokenData throws.
+  static TokenData dataOf(const Plan &plan);
+  /// Names of the functions that steps call.
+  std::vector<std::string> functions() const;
+  /// Tokens per step, of all ranks.
+  int64_t tokens() const { return global() * T; }
+  /// Does a step. The states must be those after `done` steps. `more`: another step follows, whose first windows are
+  /// loaded while this one runs. Throws the UserErrors of TokenData::window; parameters have not changed then.
+  StepResult run(int64_t done, bool more);
+
+private:
+  Session &s;
+  const Module &m;
+  const TokenData &data;
+  const uint64_t seed;
+  const int64_t B, T, accumulate, shards;
+  std::vector<int32_t> x, y;  // tokens and targets of one micro-batch
+  int64_t loaded = -1;        // number of its first sequence
+
+  /// Sequences per step. Ranks along "tensor" share theirs.
+  int64_t global() const;
+  void load(int64_t first);
+  void loadAhead(int64_t first);
+};
+
+}  // namespace gptc

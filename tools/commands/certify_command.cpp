@@ -1,0 +1,219 @@
+// gptc certify and gptc verify: a run's steps computed again, to write down or to compare what they compute.
+#include "ir/mesh.h"
+#include "runtime/train/replay.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/json.h"
+#include "tools/commands/command_line.h"
+#include "tools/commands/commands.h"
+#include "tools/compiler/compile.h"
+#include "tools/planner/cache_dir.h"
+
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/FileSystem.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <tuple>
+
+namespace gptc {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+
+struct ReplayOptions {
+  std::string run, plan;
+  std::optional<std::string> steps;
+  int64_t every = 10;
+  unsigned threads = 0;
+  bool json = false;
+};
+
+/// Steps of "A..B" or "A", counted from 1.
+std::pair<int64_t, int64_t> parseSteps(const std::string &text) {
+  const auto [first, last] = llvm::StringRef(text).split("..");
+  int64_t from = 0, to = 0;
+  const bool one = llvm::StringRef(text).find("..") == llvm::StringRef::npos;
+  if (first.getAsInteger(10, from) || (one ? first : last).getAsInteger(10, to) || from < 1 || to < from)
+    throw UserError(ErrorCode::Usage, fmt::format("--steps {} is no span of steps", text),
+                    "for example --steps 101..200, or --steps 150 for one");
+  return {from, to};
+}
+
+/// The plan for one rank, whose bits are those of the given one. One that has to be made lies in a temporary folder.
+Plan forOneRank(Plan plan) {
+  const int64_t ranks = Mesh::of(*plan.planned).ranks();
+  if (ranks == 1)
+    return plan;
+  llvm::SmallString<128> folder;
+  if (const std::error_code e = llvm::sys::fs::createUniqueDirectory("gptc-replay", folder))
+    throw UserError(ErrorCode::Unwritable, fmt::format("cannot make a temporary folder: {}", e.message()),
+                    "set TMPDIR to a folder that you may write");
+  struct Removed {
+    const std::string path;
+    ~Removed() { removeTree(path); }
+  } removed{std::string(folder.str())};
+  PlanForRanks(plan, 1).write(removed.path + "/plan", defaultCacheDir());
+  Plan one = loadPlan(removed.path + "/plan");
+  if (resultIdentity(one) != resultIdentity(plan))
+    throw UserError(ErrorCode::NotBuiltYet,
+                    fmt::format("a run of {} ranks whose bits one rank does not give cannot be replayed", ranks),
+                    "runs with parallel.reduce_order = \"tree\" and without parallel.tensor can");
+  one.run = plan.run;
+  return one;
+}
+
+std::string describe(const ReplayReport &r) {
+  auto count = [](int64_t n, const char *one, const char *many) { return fmt::format("{} {}", n, n == 1 ? one : many); };
+  return fmt::format("{} certified, {} of the log, {} compared", count(r.certified, "step", "steps"),
+                     count(r.logged, "line", "lines"), count(r.checkpoints, "checkpoint", "checkpoints"));
+}
+
+ReplayReport replayWith(Plan plan, const ReplayOptions &o, ReplayRequest request) {
+  Session session(forOneRank(std::move(plan)), defaultCacheDir(), o.threads);
+  request.outDir = o.run;
+  request.say = [&o](const std::string &text) {
+    if (!o.json)
+      fmt::print("replaying {}\n", text), std::fflush(stdout);
+  };
+  return replay(session, request);
+}
+
+/// The parts of a certificate. Those that give the same bits of the same data are one, of the first one's plan; kernels
+/// of other plans are not comparable.
+std::vector<Certificate::Part> spansOf(const Certificate &certificate) {
+  std::vector<Certificate::Part> spans;
+  for (const Certificate::Part &part : certificate.parts) {
+    if (!spans.empty()) {
+      Certificate::Part &last = spans.back();
+      if (last.origin.results == part.origin.results && last.origin.data.str() == part.origin.data.str()) {
+        for (CertifiedStep step : part.steps) {
+          if (part.origin.plan != last.origin.plan)
+            step.kernels.clear();
+          last.steps.push_back(std::move(step));
+        }
+        continue;
+      }
+      if (last.steps.empty())
+        spans.pop_back();
+    }
+    spans.push_back(part);
+  }
+  return spans;
+}
+
+void verify(const ReplayOptions &o) {
+  const Certificate certificate = Certificate::read(o.run);
+  const auto [from, to] = o.steps ? parseSteps(*o.steps) : std::pair<int64_t, int64_t>(1, INT64_MAX);
+  ReplayReport all;
+  all.begin = -1;
+  if (!certificate.problem.empty())
+    all.differences.push_back(certificate.problem);
+  const std::vector<Certificate::Part> spans = spansOf(certificate);
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const Certificate::Part &span = spans[i];
+    if (span.steps.empty())
+      continue;
+    ReplayRequest request{.origin = span.origin, .certified = span.steps};
+    // The first certified step at or behind the last one that is asked for tells of that one, too.
+    const auto end = std::find_if(span.steps.begin(), span.steps.end(), [&](const auto &s) { return s.step >= to; });
+    request.to = end == span.steps.end() ? span.steps.back().step : end->step;
+    request.from = std::max(from, span.origin.since + 1);
+    if (request.from > request.to || span.origin.since >= to)
+      continue;
+    Plan plan = loadPlan(Certificate::planOf(o.run, span.origin.plan));
+    if (plan.hash != span.origin.plan)
+      throw UserError(ErrorCode::PlanDamaged, fmt::format("{} is not the plan that is certified", plan.dir));
+    const ReplayReport report = replayWith(std::move(plan), o, std::move(request));
+    if (all.begin < 0)
+      all.begin = report.begin;
+    all.end = report.end;
+    all.certified += report.certified;
+    all.logged += report.logged;
+    all.checkpoints += report.checkpoints;
+    all.differences.insert(all.differences.end(), report.differences.begin(), report.differences.end());
+    if (!report.differences.empty())
+      break;
+  }
+  if (all.begin < 0 && all.differences.empty())
+    throw UserError(ErrorCode::Usage, fmt::format("no step of {} is certified in {}", o.steps.value_or("it"), o.run),
+                    "leave --steps out to replay all");
+  if (o.json) {
+    const json j = {{"equal", all.differences.empty()}, {"first_step", all.begin + 1},
+                    {"last_step", all.end},             {"certified", all.certified},
+                    {"logged", all.logged},             {"checkpoints", all.checkpoints},
+                    {"differences", all.differences}};
+    fmt::print("{}\n", j.dump(1));
+  } else {
+    for (const std::string &d : all.differences)
+      fmt::print("differs: {}\n", d);
+    if (all.begin >= 0)
+      fmt::print("{}: steps {} to {} replayed, {}\n", all.differences.empty() ? "equal" : "differs", all.begin + 1,
+                 all.end, describe(all));
+  }
+  if (!all.differences.empty())
+    throw EndProgram{1};
+}
+
+void certify(const ReplayOptions &o) {
+  Plan plan = loadPlan(o.plan);
+  if (plan.run.trainData.empty())
+    throw UserError(ErrorCode::FileMissing, "the plan names no training data",
+                    "compile again with --set data.train=FILE; `gptc data prepare` makes one from text");
+  std::error_code e;
+  if (const std::string there = o.run + "/certificate"; std::filesystem::exists(there, e))
+    throw UserError(ErrorCode::Usage, fmt::format("{} exists", there),
+                    fmt::format("`gptc verify {}` compares the run with it", o.run));
+  const int64_t last = lastStepOf(o.run);
+  if (last == 0)
+    throw UserError(ErrorCode::FileMissing, fmt::format("there is no run in {}", o.run),
+                    "name the folder with its checkpoints and log.jsonl: out_dir of model.toml");
+  ReplayRequest request{.comparesData = false, .from = 1, .to = last, .every = o.every};
+  if (o.steps)
+    std::tie(request.from, request.to) = parseSteps(*o.steps);
+  // The certificate appears complete, or not at all.
+  std::vector<CertifiedStep> kept;
+  request.keep = [&](const CertifiedStep &s) { kept.push_back(s); };
+  const TokenData data = TrainStep::dataOf(plan);
+  DataHasher hasher(data, plan.run.tokenizer, "");
+  hasher.begin();
+  const DataPrint print = hasher.print();
+  const Plan original = loadPlan(o.plan);
+  const ReplayReport report = replayWith(std::move(plan), o, std::move(request));
+  if (!report.differences.empty()) {
+    for (const std::string &d : report.differences)
+      fmt::print("differs: {}\n", d);
+    fmt::print("the run is not what this plan and these data give; nothing is certified\n");
+    throw EndProgram{1};
+  }
+  CertificateLog log(o.run, original, print, report.begin);
+  for (const CertifiedStep &s : kept)
+    log.add(s);
+  fmt::print("equal: steps {} to {} replayed, {}; {} certified in {}/certificate\n", report.begin + 1, report.end,
+             describe(report), kept.size(), o.run);
+}
+
+void addCommon(Command c, ReplayOptions &o) {
+  c.option("RUN", o.run, "The run's folder: out_dir of model.toml").type("FOLDER").required();
+  c.option("--steps", o.steps, "Only these, counted from 1").type("FIRST..LAST");
+  c.option("--threads", o.threads, "Threads (0: all cores)").within(0, 4096);
+}
+
+}  // namespace
+
+void addCertifyCommands(Command &app) {
+  auto certifying = std::make_shared<ReplayOptions>(), verifying = std::make_shared<ReplayOptions>();
+  Command c = app.command("certify", "Replays a run, compares it with its log and checkpoints, and keeps digests of it");
+  addCommon(c, *certifying);
+  c.option("--plan", certifying->plan, "The plan that was run").type("FOLDER").required();
+  c.option("--every", certifying->every, "Certifies each such step and the last [10]").within(int64_t(1), int64_t(1) << 40);
+  c.run([certifying] { certify(*certifying); });
+  Command v = app.command("verify", "Replays a certified run, and says what differs first: exit code 0, equal, or 1");
+  addCommon(v, *verifying);
+  v.flag("--json", verifying->json, "Prints JSON");
+  v.run([verifying] { verify(*verifying); });
+}
+
+}  // namespace gptc
