@@ -467,13 +467,14 @@ int run(int argc, char **argv) {
       .oneOf({"auto", "never", "must"});
   app.flag("--allow-changed-data", o.allowChangedData,
            "resume although the training data is not that of the checkpoint");
-  const Option certify =
+  Option certify =
       app.option("--certify", o.certifyEvery,
                  "keep digests of every such step's states and kernels, and of the last, in the run's folder, so that "
                  "`gptc verify` can replay it; costs about a step each time")
           .type("STEPS")
           .within(int64_t(1), int64_t(1) << 40);
-  const Option profile = app.flag("--profile", o.profile, "print time, GFLOP/s and GB/s per kernel at the end");
+  const Option profile =
+      app.flag("--profile", o.profile, "print time, GFLOP/s and GB/s per kernel at the end").excludes(certify);
   app.flag("--check", o.check,
            "run kernels one by one, and end with the name of the first that fails or leaves a value that is not "
            "finite; slow, the same bits")

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <optional>
 #include <unistd.h>
+#include <utility>
 
 namespace gptc {
 namespace fs = std::filesystem;
@@ -17,11 +18,14 @@ using json = nlohmann::ordered_json;
 namespace {
 
 constexpr int kSchema = 1;
-constexpr size_t kLimit = size_t(1) << 30;  // bytes of a certificate
+constexpr size_t kLimit = size_t(4) << 30;  // bytes of a certificate
 constexpr llvm::StringRef kSeal = R"(,"seal":")", kEnd = R"("})";
 
-std::string folderOf(const std::string &outDir) { return outDir + "/certificate"; }
-std::string stepsOf(const std::string &outDir) { return folderOf(outDir) + "/steps.jsonl"; }
+std::string stepsIn(const std::string &folder) { return folder + "/steps.jsonl"; }
+std::string manifestOf(const std::string &planFolder) { return planFolder + "/manifest.json"; }
+std::string hashOfManifest(const std::string &planFolder) {
+  return blake3(readInput(manifestOf(planFolder), "the plan's manifest"));
+}
 
 std::string sealOf(const std::string &before, llvm::StringRef body) { return blake3(before + body.str()); }
 
@@ -29,27 +33,43 @@ json jsonOf(const CertifiedOrigin &o) {
   json files = json::array();
   for (const FilePrint &f : o.data.files)
     files.push_back({{"name", f.name}, {"tokens", f.tokens}, {"blake3", f.hash}});
-  return {{"certificate", kSchema}, {"since", o.since},      {"plan", o.plan},
-          {"results", o.results},   {"data_files", files},   {"tokenizer", o.data.tokenizer},
-          {"version", GPTC_VERSION}};
+  return {{"certificate", kSchema},        {"since", o.since},       {"plan", o.plan},
+          {"manifest", o.manifest},        {"results", o.results},   {"data_files", files},
+          {"tokenizer", o.data.tokenizer}, {"version", GPTC_VERSION}};
 }
 CertifiedOrigin originOf(const json &j) {
-  CertifiedOrigin o{j.at("since"), j.at("plan"), j.at("results"), {}};
+  CertifiedOrigin o{j.at("since"), j.at("plan"), j.at("manifest"), j.at("results"), {}};
   for (const json &f : j.at("data_files"))
     o.data.files.push_back({f.at("name"), f.at("tokens"), f.at("blake3")});
   o.data.tokenizer = j.at("tokenizer");
   return o;
 }
 
-json jsonOf(const CertifiedStep &s) {
+/// Without what `before` repeats of the step before.
+json jsonOf(const CertifiedStep &s, const StateDigests &last) {
   auto number = [](float v) { return std::isfinite(v) ? json(v) : json(); };
-  return {{"step", s.step},     {"loss", number(s.loss)}, {"grad_norm", number(s.gradNorm)},
-          {"before", s.before}, {"after", s.after},       {"kernels", s.kernels}};
+  json j = {{"step", s.step}, {"loss", number(s.loss)}, {"grad_norm", number(s.gradNorm)}};
+  if (s.before != last)
+    j["before"] = s.before;
+  j["after"] = s.after;
+  j["kernels"] = s.kernels;
+  return j;
 }
-CertifiedStep stepOf(const json &j) {
+CertifiedStep stepOf(const json &j, const StateDigests &last) {
   auto number = [](const json &v) { return v.is_null() ? NAN : v.get<float>(); };
-  return {j.at("step"),   number(j.at("loss")), number(j.at("grad_norm")), j.at("before"),
-          j.at("after"),  j.at("kernels")};
+  return {j.at("step"),
+          number(j.at("loss")),
+          number(j.at("grad_norm")),
+          j.contains("before") ? j.at("before").get<StateDigests>() : last,
+          j.at("after"),
+          j.at("kernels")};
+}
+
+/// The text of an object without its "}". Names of files may be anything; JSON is UTF-8.
+std::string bodyOf(const json &j) {
+  std::string text = j.dump(-1, ' ', false, json::error_handler_t::replace);
+  text.pop_back();
+  return text;
 }
 
 /// A line of a certificate, taken apart.
@@ -79,43 +99,43 @@ json contentOf(const Line &line, const std::string &before) {
   return parseJsonOrDiscard<json>(line.text);
 }
 
-/// Copies the files of a plan, unless the copy is there already.
+/// Copies the files of a plan, unless they are there, and makes sure that they are still those that were loaded.
 void copyPlan(const Plan &plan, const std::string &to) {
   std::error_code e;
-  if (fs::exists(to + "/manifest.json", e))
-    return;
-  AtomicDir dir(to);
-  auto copyFiles = [&](const std::string &from, const std::string &into) {
-    makeDirs(into);
-    for (const auto &entry : fs::directory_iterator(from, e))
-      if (entry.is_regular_file(e)) {
-        const std::string name = entry.path().filename(), text = readInput(entry.path(), "the plan's file");
-        SyncedFile file(into + "/" + name);
-        file.write(text.data(), text.size());
-        file.finish();
-      }
-  };
-  copyFiles(plan.dir, dir.path());
-  if (fs::is_directory(plan.dir + "/hf", e))
-    copyFiles(plan.dir + "/hf", dir.path() + "/hf");
-  dir.commit();
+  if (!fs::exists(manifestOf(to), e)) {
+    AtomicDir dir(to);
+    auto copyFiles = [&](const std::string &from, const std::string &into) {
+      makeDirs(into);
+      for (const auto &entry : fs::directory_iterator(from, e))
+        if (entry.is_regular_file(e)) {
+          const std::string name = entry.path().filename(), text = readInput(entry.path(), "the plan's file");
+          SyncedFile file(into + "/" + name);
+          file.write(text.data(), text.size());
+          file.finish();
+        }
+    };
+    copyFiles(plan.dir, dir.path());
+    if (fs::is_directory(plan.dir + "/hf", e))
+      copyFiles(plan.dir + "/hf", dir.path() + "/hf");
+    dir.commit();
+  }
+  if (const Plan copy = loadPlan(to); copy.hash != plan.hash || resultIdentity(copy) != resultIdentity(plan))
+    throw UserError(ErrorCode::PlanDamaged, fmt::format("{} has changed since the run began", plan.dir),
+                    "start the run again");
 }
 
 }  // namespace
 
-CertifiedOrigin CertifiedOrigin::of(const Plan &plan, const DataPrint &data, int64_t since) {
-  return {since, plan.hash, resultIdentity(plan), data};
+std::string Certificate::planOf(const std::string &folder, const CertifiedOrigin &origin) {
+  return fmt::format("{}/plan-{}", folder, llvm::StringRef(origin.manifest).take_front(12).str());
 }
 
-std::string Certificate::planOf(const std::string &outDir, const std::string &hash) {
-  return fmt::format("{}/plan-{}", folderOf(outDir), hash.substr(0, 12));
-}
-
-CertifyingStep::CertifyingStep(Executor &executor, int64_t step) : executor(executor), kernels(executor.threads()) {
+CertifyingStep::CertifyingStep(Executor &executor, int64_t step, bool withKernels)
+    : executor(executor), kernels(executor.threads()) {
   const Pulse::Busy busy("certifying a step");
   taken.step = step;
   taken.before = digestsOfStates(executor);
-  if (!executor.ranks)
+  if (!executor.ranks && withKernels)
     executor.observer = &kernels;
 }
 
@@ -134,19 +154,18 @@ CertifiedStep CertifyingStep::end(const StepResult &result) {
   return taken;
 }
 
-CertificateLog::CertificateLog(const std::string &outDir, const Plan &plan, const DataPrint &data, int64_t step)
-    : path(stepsOf(outDir)) {
-  makeDirs(folderOf(outDir));
-  copyPlan(plan, Certificate::planOf(outDir, plan.hash));
+CertificateLog::CertificateLog(const std::string &folder, const Plan &plan, int64_t step)
+    : path(stepsIn(folder)), origin{step, plan.hash, hashOfManifest(plan.dir), resultIdentity(plan), {}} {
+  makeDirs(folder);
+  copyPlan(plan, Certificate::planOf(folder, origin));
   const FileText old = readTextFile(path, kLimit);
   std::string kept;
   llvm::StringRef rest = old.text;
   bool damaged = false;
   while (const std::optional<Line> line = nextLine(rest)) {
-    const json content = contentOf(*line, seal);
-    damaged = !content.is_object();
-    const json &number = part(content, content.contains("step") ? "step" : "since");
-    if (damaged || !number.is_number_integer() || number > step)
+    const json content = contentOf(*line, seal), &number = part(content, content.contains("step") ? "step" : "since");
+    damaged = !content.is_object() || !number.is_number_integer();
+    if (damaged || number > step)
       break;
     kept += line->text.str() + "\n";
     seal = line->seal;
@@ -154,7 +173,7 @@ CertificateLog::CertificateLog(const std::string &outDir, const Plan &plan, cons
   if (damaged) {
     std::error_code e;
     int n = 1;
-    auto aside = [&] { return fmt::format("{}/steps-{}.jsonl", folderOf(outDir), n); };
+    auto aside = [&] { return fmt::format("{}/steps-{}.jsonl", folder, n); };
     while (fs::exists(aside(), e))
       ++n;
     replaceFile(path, aside());
@@ -162,10 +181,7 @@ CertificateLog::CertificateLog(const std::string &outDir, const Plan &plan, cons
   }
   if (damaged || (old.ok && kept != old.text))
     writeFileAtomically(path, kept);
-  fd = openAppending(path);
-  std::string origin = jsonOf(CertifiedOrigin::of(plan, data, step)).dump();
-  origin.pop_back();
-  line(origin);
+  bytes = kept.size();
 }
 
 CertificateLog::~CertificateLog() {
@@ -174,18 +190,33 @@ CertificateLog::~CertificateLog() {
 }
 
 void CertificateLog::line(const std::string &body) {
+  if (fd < 0)
+    fd = openAppending(path);
   seal = sealOf(seal, body);
-  appendAll(fd, path, fmt::format("{}{}{}{}\n", body, kSeal.str(), seal, kEnd.str()));
+  const std::string text = fmt::format("{}{}{}{}\n", body, kSeal.str(), seal, kEnd.str());
+  appendAll(fd, path, text);
+  bytes += text.size();
 }
 
-void CertificateLog::add(const CertifiedStep &step) {
-  std::string body = jsonOf(step).dump();
-  body.pop_back();
+void CertificateLog::begin(const DataPrint &data) {
+  if (std::exchange(hasBegun, true))
+    return;
+  origin.data = data;
+  line(bodyOf(jsonOf(origin)));
+}
+
+bool CertificateLog::add(const CertifiedStep &step) {
+  GPTC_CHECK(hasBegun, "step {} of no origin", step.step);
+  const std::string body = bodyOf(jsonOf(step, last));
+  if (bytes + body.size() + 100 > kLimit)
+    return false;
   line(body);
+  last = step.after;
+  return true;
 }
 
 Certificate Certificate::read(const std::string &outDir) {
-  const std::string path = stepsOf(outDir);
+  const std::string path = stepsIn(folder(outDir));
   const FileText file = readTextFile(path, kLimit);
   if (!file.ok)
     throw UserError(ErrorCode::FileMissing, fmt::format("there is no certificate in {}: {}", outDir, file.why),
@@ -193,6 +224,7 @@ Certificate Certificate::read(const std::string &outDir) {
   Certificate c;
   llvm::StringRef rest = file.text;
   std::string seal;
+  StateDigests last;
   for (int64_t number = 1; const std::optional<Line> line = nextLine(rest); ++number) {
     const json content = contentOf(*line, seal);
     if (!content.is_object()) {
@@ -206,8 +238,10 @@ Certificate Certificate::read(const std::string &outDir) {
           throw UserError(ErrorCode::NotBuiltYet, fmt::format("line {} of {} is of another version", number, path),
                           "verify it with the version of gptc that it names");
         c.parts.push_back({originOf(content), {}});
+        last.clear();
       } else {
-        c.parts.at(c.parts.size() - 1).steps.push_back(stepOf(content));
+        c.parts.at(c.parts.size() - 1).steps.push_back(stepOf(content, last));
+        last = c.parts.back().steps.back().after;
       }
     } catch (const std::exception &e) {
       if (dynamic_cast<const UserError *>(&e))

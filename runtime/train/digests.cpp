@@ -2,6 +2,7 @@
 
 #include "runtime/checkpoint/checkpoint_files.h"
 #include "runtime/checkpoint/state.h"
+#include "runtime/collectives/communicator.h"
 #include "runtime/device/profile.h"
 #include "support/files.h"
 
@@ -56,7 +57,8 @@ StateDigests digestsOfStates(Executor &executor) {
       if (executor.ranks) {
         whole.resize(type.bytes());
         loadWhole(executor, *s, whole.data());
-        all[s->name] = digestOf(type, whole.data(), executor.threads());
+        if (executor.ranks->rank == 0)
+          all[s->name] = digestOf(type, whole.data(), executor.threads());
       } else {
         all[s->name] = digestOf(type, executor.view(*s, StateAccess::read).data, executor.threads());
       }

@@ -17,7 +17,7 @@ std::string digestOf(const Type &type, const void *data, ThreadPool &pool);
 /// By the name of the state.
 using StateDigests = std::map<std::string, std::string>;
 /// Digests of all states that a checkpoint has: parameters, moments and counters, whole also where a rank holds a
-/// piece. All ranks must call it together.
+/// piece. All ranks must call it together; the first gets them.
 StateDigests digestsOfStates(Executor &executor);
 
 /// Digests of the results of every kernel, in the order in which they run.

@@ -1,6 +1,8 @@
 #include "runtime/train/replay.h"
 
+#include "ir/facts.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/checkpoint_files.h"
 #include "runtime/checkpoint/state.h"
 #include "runtime/train/metrics.h"
 #include "support/diagnostics.h"
@@ -12,37 +14,49 @@ namespace gptc {
 
 namespace {
 
-/// The states whose digests differ, in words: "state a" or "7 of 9 states, the first is a"; "" if none do.
+/// "state a differs", "7 of 9 states differ (a, b, c, ...)"; "" if none do.
 std::string statesThatDiffer(const StateDigests &there, const StateDigests &here) {
   std::vector<std::string> names;
   for (const auto &[name, digest] : here)
     if (const auto was = there.find(name); was == there.end() || was->second != digest)
       names.push_back(name);
-  if (names.empty())
-    return there.size() == here.size() ? "" : "the number of states differs";
-  if (names.size() == 1)
-    return fmt::format("state {} differs", names[0]);
-  return fmt::format("{} of {} states differ: {}{}", names.size(), here.size(),
-                     fmt::join(names.begin(), names.begin() + std::min<size_t>(3, names.size()), ", "),
-                     names.size() > 3 ? ", ..." : "");
+  for (const auto &[name, digest] : there)
+    if (!here.count(name))
+      names.push_back(name);
+  constexpr size_t shown = 3;
+  if (names.size() < 2)
+    return names.empty() ? "" : fmt::format("state {} differs", names[0]);
+  return fmt::format("{} of {} states differ ({}{})", names.size(), here.size(),
+                     fmt::join(names.begin(), names.begin() + ptrdiff_t(std::min(shown, names.size())), ", "),
+                     names.size() > shown ? ", ..." : "");
+}
+
+/// How a number differs from what `where` has; "" if it does not.
+std::string numberThatDiffers(const char *name, float is, const char *where, float was) {
+  return was == is || (!std::isfinite(was) && !std::isfinite(is))
+             ? ""
+             : fmt::format("{} is {}, and the {} has {}", name, is, where, was);
+}
+std::string numbersThatDiffer(float loss, float gradNorm, const char *where, float lossThen, float gradNormThen) {
+  const std::string d = numberThatDiffers("the loss", loss, where, lossThen);
+  return d.empty() ? numberThatDiffers("the gradient's norm", gradNorm, where, gradNormThen) : d;
 }
 
 /// How a certified step differs from the step as it is now; "" if it does not.
 std::string differenceOfSteps(const CertifiedStep &was, const CertifiedStep &is, const CertifyingStep &kernels,
-                         bool comparesKernels) {
+                              bool comparesKernels) {
   if (const std::string states = statesThatDiffer(was.before, is.before); !states.empty())
     return "before it " + states;
   if (comparesKernels && was.kernels != is.kernels) {
-    constexpr size_t digits = KernelDigests::digits;
-    const size_t place = std::mismatch(was.kernels.begin(), was.kernels.end(), is.kernels.begin(), is.kernels.end())
-                             .second -
-                         is.kernels.begin();
-    const size_t kernel = place / digits;
-    if (kernel >= is.kernels.size() / digits)
+    if (was.kernels.size() != is.kernels.size())
       return "the number of kernels differs";
+    const auto place = std::mismatch(was.kernels.begin(), was.kernels.end(), is.kernels.begin()).first;
+    const size_t kernel = size_t(place - was.kernels.begin()) / KernelDigests::digits;
     return fmt::format("{}, computes other bits; before it {} kernel{} equal", kernels.kernel(kernel), kernel,
                        kernel == 1 ? " is" : "s are");
   }
+  if (const std::string d = numbersThatDiffer(is.loss, is.gradNorm, "certificate", was.loss, was.gradNorm); !d.empty())
+    return d;
   if (const std::string states = statesThatDiffer(was.after, is.after); !states.empty())
     return "after it " + states;
   return "";
@@ -67,8 +81,9 @@ public:
     const std::vector<std::string> functions = train.functions();
     s.executor.prepare(std::vector<llvm::StringRef>(functions.begin(), functions.end()));
     logged = readLoggedSteps(q.outDir);
-    report.begin = report.end = begin();
-    while (report.end < q.to && !step())
+    const int64_t done = begin();
+    report.begin = report.end = std::max<int64_t>(done, 0);
+    while (done >= 0 && report.end < q.to && !step())
       ;
     return report;
   }
@@ -82,6 +97,7 @@ private:
   const TokenData data;
   TrainStep train;
   std::map<int64_t, LoggedStep> logged;
+  std::vector<int64_t> bad;  // steps of checkpoints that are reported
   ReplayReport report;
 
   const CertifiedStep *certified(int64_t step) const {
@@ -90,39 +106,52 @@ private:
     return it != q.certified.end() && it->step == step ? &*it : nullptr;
   }
 
-  /// Loads a checkpoint. Returns what is wrong with it, "" if it is whole and as certified.
-  std::string load(int64_t step) {
+  /// Loads a checkpoint. Returns false if it is damaged, is gone, or is not as certified, which the report then says.
+  bool load(int64_t step) {
+    if (std::find(bad.begin(), bad.end(), step) != bad.end())
+      return false;
+    std::string wrong;
     try {
       store.load(s.executor, modelIdentity(m), step);
+      if (const CertifiedStep *c = certified(step))
+        wrong = statesThatDiffer(c->after, digestsOfStates(s.executor));
+      if (!wrong.empty())
+        wrong = fmt::format("the checkpoint of step {} is not as certified: {}", step, wrong);
     } catch (const UserError &e) {
       const ErrorCode code = e.diagnostics[0].code;
       if (code != ErrorCode::CheckpointDamaged && code != ErrorCode::FileMissing)
         throw;
-      return e.diagnostics[0].message;
+      const std::vector<int64_t> now = store.steps();
+      if (std::find(now.begin(), now.end(), step) == now.end())
+        return false;  // a run that goes on has removed it
+      wrong = e.diagnostics[0].message;
     }
-    const CertifiedStep *c = certified(step);
-    const std::string states = c ? statesThatDiffer(c->after, digestsOfStates(s.executor)) : "";
-    return states.empty() ? "" : fmt::format("the checkpoint of step {} is not as certified: {}", step, states);
+    if (wrong.empty())
+      return true;
+    bad.push_back(step);
+    report.differences.push_back(wrong);
+    return false;
   }
 
-  /// Sets the states that the span begins with, and returns the number of steps done.
+  /// Sets the states that the span begins with. Returns the number of steps done, or -1 if there are none.
   int64_t begin() {
     for (int64_t step : saved)
-      if (step < q.from && step >= q.origin.since && step > 0) {
-        if (const std::string wrong = load(step); wrong.empty()) {
-          q.say(fmt::format("from the checkpoint of step {}", step));
-          ++report.checkpoints;
-          return step;
-        } else {
-          report.differences.push_back(wrong);
-        }
+      if (step < q.from && step >= q.origin.since && step > 0 && load(step)) {
+        q.say(fmt::format("from the checkpoint of step {}", step));
+        report.checkpoints += certified(step) != nullptr;
+        return step;
       }
-    if (q.origin.since > 0)
-      throw UserError(ErrorCode::FileMissing,
-                      fmt::format("steps from {} on follow from a checkpoint of step {} or later, and {} has none",
-                                  q.origin.since + 1, q.origin.since, q.outDir),
-                      "restore it from a copy, or replay a span behind a later checkpoint: --steps FIRST..LAST");
+    if (q.origin.since > 0) {
+      report.differences.push_back(
+          fmt::format("steps {} to {} cannot be replayed: no good checkpoint of step {} to {} is left",
+                      q.origin.since + 1, q.to, q.origin.since, std::max(q.origin.since, q.from - 1)));
+      return -1;
+    }
     q.say("from the beginning");
+    for (const bool parameters : {true, false})
+      for (const State *state : savedStates(m, parameters))
+        if (fact<&InitialFacts::init>(*state) != Initial::normal)
+          fillConstantState(s.executor, *state);  // a bad checkpoint may have been loaded
     initializeStates(s.executor, s.plan.run.seed);
     if (s.plan.run.initFrom != "scratch")
       loadWeights(s.executor, llvm::StringRef(s.plan.run.initFrom).split(':').second.str(), modelIdentity(m));
@@ -147,45 +176,35 @@ private:
     if (certifying)
       is = certifying->end(r);
     if (was) {
-      if (const std::string d = differenceOfSteps(*was, *is, *certifying, q.origin.plan == s.plan.hash && !was->kernels.empty());
-          !d.empty())
+      const bool withKernels = q.origin.plan == s.plan.hash && !was->kernels.empty();
+      if (const std::string d = differenceOfSteps(*was, *is, *certifying, withKernels); !d.empty())
         return differs(d);
       ++report.certified;
     }
     if (const auto line = logged.find(number); line != logged.end()) {
-      auto compare = [&](const char *name, float then, float now) {
-        return then == now || (!std::isfinite(then) && !std::isfinite(now))
-                   ? ""
-                   : fmt::format("{} is {}, and the log has {}", name, now, then);
-      };
-      std::string d = compare("the loss", line->second.loss, r.loss);
-      if (d.empty())
-        d = compare("the gradient's norm", line->second.gradNorm, r.gradNorm);
+      const std::string d = numbersThatDiffer(r.loss, r.gradNorm, "log", line->second.loss, line->second.gradNorm);
       if (!d.empty())
         return differs(d);
       ++report.logged;
     }
-    if (std::find(saved.begin(), saved.end(), number) != saved.end())
-      if (compareCheckpoint(number, is ? is->after : digestsOfStates(s.executor)))
-        return true;
+    if (std::find(saved.begin(), saved.end(), number) != saved.end() && !isCheckpoint(number, is))
+      return true;
     if (keeps)
       q.keep(*is);
     return false;
   }
 
-  /// Loads a checkpoint over the states that were computed, whose digests are given. Returns whether they differ. A
-  /// damaged checkpoint leaves them as they are.
-  bool compareCheckpoint(int64_t number, const StateDigests &computed) {
-    if (const std::string wrong = load(number); !wrong.empty()) {
-      report.differences.push_back(wrong);
-      return digestsOfStates(s.executor) != computed;
-    }
+  /// Loads a checkpoint over the states that were computed. Returns false if the states in it, or those that they
+  /// became, differ. A damaged checkpoint leaves them as they are.
+  bool isCheckpoint(int64_t number, const std::optional<CertifiedStep> &is) {
+    const StateDigests computed = is ? is->after : digestsOfStates(s.executor);
+    if (!load(number))
+      return digestsOfStates(s.executor) == computed;
     const std::string states = statesThatDiffer(digestsOfStates(s.executor), computed);
     if (!states.empty())
-      report.differences.push_back(fmt::format("step {}: after it {} from the checkpoint's", number, states));
-    else
-      ++report.checkpoints;
-    return !states.empty();
+      report.differences.push_back(fmt::format("the checkpoint of step {} has other values: {}", number, states));
+    report.checkpoints += states.empty();
+    return states.empty();
   }
 };
 

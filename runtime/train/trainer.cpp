@@ -103,8 +103,8 @@ public:
     if (first())
       lock.emplace(run.outDir);
     if (!run.valData.empty())
-      val.emplace(run.valData, "data.val", fact<&ModelFacts::vocabSize>(m),
-                  fact<&ModelFacts::blockSize>(m), 2, maskToken(m));
+      val.emplace(run.valData, "data.val", fact<&ModelFacts::vocabSize>(m), fact<&ModelFacts::blockSize>(m), 2,
+                  maskToken(m));
     if (o.hashesData)
       hasher.emplace(data, run.tokenizer, o.cacheDir);
   }
@@ -153,7 +153,8 @@ private:
   std::optional<TokenData> val;
   std::optional<MetricsLog> log;
   std::optional<EventFile> events;
-  std::optional<CertificateLog> certificate;  // on the first rank, once a step is certified
+  std::optional<CertificateLog> certificate;  // on the first rank, if the run has one
+  bool certificateIsFull = false;
   StopSignals signals;
   std::optional<DataHasher> hasher;
   std::optional<DataPrint> dataPrint;  // fingerprint of the data, once all hashing ranks have finished
@@ -313,6 +314,7 @@ private:
     if (first())
       log.emplace(run.outDir, step);
     evaluated = agreed(log ? log->lastEvaluation() : 0);
+    openCertificate();
     if (first() && run.tensorboard)
       events.emplace(run.outDir + "/events");
     if (first()) {
@@ -321,6 +323,17 @@ private:
       if (const std::string text = utilization->describe(); !text.empty() && step < target)
         progress.say(text);
     }
+  }
+
+  void openCertificate() {
+    const std::string folder = Certificate::folder(run.outDir);
+    const auto shared = factsOf<ParallelFacts>(m);
+    if (options.certifyEvery > 0 && (Mesh::of(m).tensor > 1 || (allRanks && shared.reduceOrder == ReduceOrder::fast)))
+      throw UserError(ErrorCode::NotBuiltYet, "--certify: one rank cannot replay this plan",
+                      "runs without parallel.tensor and with parallel.reduce_order = \"tree\" can be certified");
+    std::error_code e;
+    if (first() && (options.certifyEvery > 0 || fs::exists(folder, e)))
+      certificate.emplace(folder, s.plan, step);
   }
 
   /// Requires that all ranks see one run folder: the first writes a unique number, and each other rank must find it.
@@ -412,7 +425,7 @@ private:
       SmallStates before(s.executor);
       std::optional<CertifyingStep> certifying;
       if (options.certifyEvery > 0 && ((step + 1) % options.certifyEvery == 0 || step + 1 == target))
-        certifying.emplace(s.executor, step + 1);
+        certifying.emplace(s.executor, step + 1, !isTraced(step + 1));
       const int64_t begin = monotonicNow();
       StepResult r = times ? times->step([&] { return runStep(); }) : runStep();
       const int64_t took = monotonicNow() - begin;
@@ -571,11 +584,12 @@ private:
   /// Adds a step to the run's certificate. All ranks must call it together.
   void certify(const CertifiedStep &certified) {
     settleData();
-    if (!first())
+    if (!certificate || certificateIsFull)
       return;
-    if (!certificate)
-      certificate.emplace(run.outDir, s.plan, *dataPrint, startStep);
-    certificate->add(certified);
+    certificate->begin(*dataPrint);
+    certificateIsFull = !certificate->add(certified);
+    if (certificateIsFull)
+      progress.say(fmt::format("warning: step {} and later ones are not certified: the certificate is too long", step));
   }
 
   /// The observer of all kernels; null if there is none.
@@ -652,6 +666,8 @@ private:
   void save(bool wait, int64_t keep) {
     const Pulse::Paced paced(Pulse::saving);
     settleData();
+    if (certificate)
+      certificate->begin(*dataPrint);
     saving([&] {
       CheckpointInfo info{step, s.plan.hash, modelIdentity(m), dataPrint->str(), resultIdentity(s.plan),
                           "",   {},          earlierPlans};

@@ -24,7 +24,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 struct ReplayOptions {
-  std::string run, plan;
+  std::string run, plan, data;
   std::optional<std::string> steps;
   int64_t every = 10;
   unsigned threads = 0;
@@ -66,7 +66,9 @@ Plan forOneRank(Plan plan) {
 }
 
 std::string describe(const ReplayReport &r) {
-  auto count = [](int64_t n, const char *one, const char *many) { return fmt::format("{} {}", n, n == 1 ? one : many); };
+  auto count = [](int64_t n, const char *one, const char *many) {
+    return fmt::format("{} {}", n, n == 1 ? one : many);
+  };
   return fmt::format("{} certified, {} of the log, {} compared", count(r.certified, "step", "steps"),
                      count(r.logged, "line", "lines"), count(r.checkpoints, "checkpoint", "checkpoints"));
 }
@@ -81,27 +83,39 @@ ReplayReport replayWith(Plan plan, const ReplayOptions &o, ReplayRequest request
   return replay(session, request);
 }
 
+/// Whether two origins give the same bits. The results of a plan from a module do not tell of the manifest's seed.
+bool isSameRun(const CertifiedOrigin &a, const CertifiedOrigin &b) {
+  return a.data.str() == b.data.str() && (a.manifest == b.manifest || (a.results == b.results && a.results != a.plan));
+}
+
 /// The parts of a certificate. Those that give the same bits of the same data are one, of the first one's plan; kernels
 /// of other plans are not comparable.
 std::vector<Certificate::Part> spansOf(const Certificate &certificate) {
   std::vector<Certificate::Part> spans;
   for (const Certificate::Part &part : certificate.parts) {
-    if (!spans.empty()) {
-      Certificate::Part &last = spans.back();
-      if (last.origin.results == part.origin.results && last.origin.data.str() == part.origin.data.str()) {
-        for (CertifiedStep step : part.steps) {
-          if (part.origin.plan != last.origin.plan)
-            step.kernels.clear();
-          last.steps.push_back(std::move(step));
-        }
-        continue;
-      }
-      if (last.steps.empty())
-        spans.pop_back();
+    if (spans.empty() || !isSameRun(spans.back().origin, part.origin)) {
+      spans.push_back(part);
+      continue;
     }
-    spans.push_back(part);
+    for (CertifiedStep step : part.steps) {
+      if (part.origin.plan != spans.back().origin.plan)
+        step.kernels.clear();
+      spans.back().steps.push_back(std::move(step));
+    }
   }
   return spans;
+}
+
+/// Loads the plan of a span. Throws what loadPlan throws, and PlanDamaged if it is not the one that was run.
+Plan planOf(const ReplayOptions &o, const CertifiedOrigin &origin) {
+  const std::string folder = Certificate::planOf(Certificate::folder(o.run), origin);
+  Plan plan = loadPlan(folder);
+  if (plan.hash != origin.plan || resultIdentity(plan) != origin.results ||
+      blake3(readInput(folder + "/manifest.json", "the plan's manifest")) != origin.manifest)
+    throw UserError(ErrorCode::PlanDamaged, fmt::format("{} is not the plan that is certified", folder));
+  if (!o.data.empty())
+    plan.run.trainData = absolutePath(o.data);
+  return plan;
 }
 
 void verify(const ReplayOptions &o) {
@@ -112,24 +126,25 @@ void verify(const ReplayOptions &o) {
   if (!certificate.problem.empty())
     all.differences.push_back(certificate.problem);
   const std::vector<Certificate::Part> spans = spansOf(certificate);
-  for (size_t i = 0; i < spans.size(); ++i) {
-    const Certificate::Part &span = spans[i];
-    if (span.steps.empty())
-      continue;
+  for (const Certificate::Part &span : spans) {
+    const bool isLast = &span == &spans.back();
     ReplayRequest request{.origin = span.origin, .certified = span.steps};
-    // The first certified step at or behind the last one that is asked for tells of that one, too.
+    // The first certified step at or behind the last one that is asked for tells of that one, too. Behind the last one
+    // log and checkpoints tell.
     const auto end = std::find_if(span.steps.begin(), span.steps.end(), [&](const auto &s) { return s.step >= to; });
-    request.to = end == span.steps.end() ? span.steps.back().step : end->step;
+    if (end != span.steps.end())
+      request.to = end->step;
+    else if (isLast && certificate.problem.empty())
+      request.to = std::min(to, lastStepOf(o.run));
+    else
+      request.to = span.steps.empty() ? 0 : span.steps.back().step;
     request.from = std::max(from, span.origin.since + 1);
     if (request.from > request.to || span.origin.since >= to)
       continue;
-    Plan plan = loadPlan(Certificate::planOf(o.run, span.origin.plan));
-    if (plan.hash != span.origin.plan)
-      throw UserError(ErrorCode::PlanDamaged, fmt::format("{} is not the plan that is certified", plan.dir));
-    const ReplayReport report = replayWith(std::move(plan), o, std::move(request));
+    const ReplayReport report = replayWith(planOf(o, span.origin), o, std::move(request));
     if (all.begin < 0)
       all.begin = report.begin;
-    all.end = report.end;
+    all.end = std::max(all.end, report.end);
     all.certified += report.certified;
     all.logged += report.logged;
     all.checkpoints += report.checkpoints;
@@ -138,18 +153,18 @@ void verify(const ReplayOptions &o) {
       break;
   }
   if (all.begin < 0 && all.differences.empty())
-    throw UserError(ErrorCode::Usage, fmt::format("no step of {} is certified in {}", o.steps.value_or("it"), o.run),
-                    "leave --steps out to replay all");
+    throw UserError(ErrorCode::Usage,
+                    fmt::format("{} has no step to replay{}", o.run, o.steps ? " in " + *o.steps : ""),
+                    fmt::format("its log and checkpoints go up to step {}", lastStepOf(o.run)));
   if (o.json) {
-    const json j = {{"equal", all.differences.empty()}, {"first_step", all.begin + 1},
-                    {"last_step", all.end},             {"certified", all.certified},
-                    {"logged", all.logged},             {"checkpoints", all.checkpoints},
+    const json j = {{"equal", all.differences.empty()}, {"first_step", all.begin + 1}, {"last_step", all.end},
+                    {"certified", all.certified},       {"logged", all.logged},        {"checkpoints", all.checkpoints},
                     {"differences", all.differences}};
-    fmt::print("{}\n", j.dump(1));
+    fmt::print("{}\n", j.dump(1, ' ', false, json::error_handler_t::replace));
   } else {
     for (const std::string &d : all.differences)
       fmt::print("differs: {}\n", d);
-    if (all.begin >= 0)
+    if (all.begin < all.end)
       fmt::print("{}: steps {} to {} replayed, {}\n", all.differences.empty() ? "equal" : "differs", all.begin + 1,
                  all.end, describe(all));
   }
@@ -162,20 +177,24 @@ void certify(const ReplayOptions &o) {
   if (plan.run.trainData.empty())
     throw UserError(ErrorCode::FileMissing, "the plan names no training data",
                     "compile again with --set data.train=FILE; `gptc data prepare` makes one from text");
+  if (!o.data.empty())
+    plan.run.trainData = absolutePath(o.data);
   std::error_code e;
-  if (const std::string there = o.run + "/certificate"; std::filesystem::exists(there, e))
-    throw UserError(ErrorCode::Usage, fmt::format("{} exists", there),
+  const std::string folder = Certificate::folder(o.run);
+  if (std::filesystem::exists(folder, e))
+    throw UserError(ErrorCode::Usage, fmt::format("{} exists", folder),
                     fmt::format("`gptc verify {}` compares the run with it", o.run));
   const int64_t last = lastStepOf(o.run);
   if (last == 0)
     throw UserError(ErrorCode::FileMissing, fmt::format("there is no run in {}", o.run),
                     "name the folder with its checkpoints and log.jsonl: out_dir of model.toml");
+  std::vector<CertifiedStep> kept;
   ReplayRequest request{.comparesData = false, .from = 1, .to = last, .every = o.every};
+  request.keep = [&](const CertifiedStep &s) { kept.push_back(s); };
   if (o.steps)
     std::tie(request.from, request.to) = parseSteps(*o.steps);
-  // The certificate appears complete, or not at all.
-  std::vector<CertifiedStep> kept;
-  request.keep = [&](const CertifiedStep &s) { kept.push_back(s); };
+  if (request.to > last)
+    throw UserError(ErrorCode::Usage, fmt::format("--steps {}: the run has {} steps", *o.steps, last));
   const TokenData data = TrainStep::dataOf(plan);
   DataHasher hasher(data, plan.run.tokenizer, "");
   hasher.begin();
@@ -188,16 +207,23 @@ void certify(const ReplayOptions &o) {
     fmt::print("the run is not what this plan and these data give; nothing is certified\n");
     throw EndProgram{1};
   }
-  CertificateLog log(o.run, original, print, report.begin);
-  for (const CertifiedStep &s : kept)
-    log.add(s);
-  fmt::print("equal: steps {} to {} replayed, {}; {} certified in {}/certificate\n", report.begin + 1, report.end,
-             describe(report), kept.size(), o.run);
+  AtomicDir dir(folder);
+  {
+    CertificateLog log(dir.path(), original, report.begin);
+    log.begin(print);
+    for (const CertifiedStep &s : kept)
+      if (!log.add(s))
+        throw UserError(ErrorCode::TooLarge, "the certificate is too long", "certify fewer steps: --every");
+  }
+  dir.commit();
+  fmt::print("equal: steps {} to {} replayed, {}; {} certified in {}\n", report.begin + 1, report.end, describe(report),
+             kept.size(), folder);
 }
 
 void addCommon(Command c, ReplayOptions &o) {
   c.option("RUN", o.run, "The run's folder: out_dir of model.toml").type("FOLDER").required();
   c.option("--steps", o.steps, "Only these, counted from 1").type("FIRST..LAST");
+  c.option("--data", o.data, "The training data, if it is not where the plan says").type("FILE");
   c.option("--threads", o.threads, "Threads (0: all cores)").within(0, 4096);
 }
 
@@ -205,10 +231,12 @@ void addCommon(Command c, ReplayOptions &o) {
 
 void addCertifyCommands(Command &app) {
   auto certifying = std::make_shared<ReplayOptions>(), verifying = std::make_shared<ReplayOptions>();
-  Command c = app.command("certify", "Replays a run, compares it with its log and checkpoints, and keeps digests of it");
+  Command c =
+      app.command("certify", "Replays a run, compares it with its log and checkpoints, and keeps digests of it");
   addCommon(c, *certifying);
   c.option("--plan", certifying->plan, "The plan that was run").type("FOLDER").required();
-  c.option("--every", certifying->every, "Certifies each such step and the last [10]").within(int64_t(1), int64_t(1) << 40);
+  c.option("--every", certifying->every, "Certifies each such step and the last [10]")
+      .within(int64_t(1), int64_t(1) << 40);
   c.run([certifying] { certify(*certifying); });
   Command v = app.command("verify", "Replays a certified run, and says what differs first: exit code 0, equal, or 1");
   addCommon(v, *verifying);

@@ -66,7 +66,8 @@ TEST_F(Digests, OfManyPieces) {
                            Type(DType::f32, {Dim(7), Dim(100000)})}) {
     std::vector<char> data = random(type.bytes());
     const std::string digest = of(type, data);
-    const int64_t row = type.dim(-1) * int64_t(sizeOf(type.dtype)), stride = type.padded(-1) * int64_t(sizeOf(type.dtype));
+    const int64_t row = type.dim(-1) * int64_t(sizeOf(type.dtype)),
+                  stride = type.padded(-1) * int64_t(sizeOf(type.dtype));
     for (int64_t r : {int64_t(0), type.rows() / 2, type.rows() - 1})
       for (int64_t byte : {int64_t(0), std::min<int64_t>(row - 1, 1 << 20), row - 1}) {
         data[r * stride + byte] ^= 64;
