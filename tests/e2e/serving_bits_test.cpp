@@ -1,13 +1,17 @@
 // A sequence has the same logits, to the bit, in any slot, beside any others, cut into any pieces, on any threads.
 #include "tests/support/harness.h"
 
+#include "ir/element.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/device/profile.h"
 #include "runtime/plan/plan.h"
 #include "runtime/serve/generator.h"
 #include "runtime/train/session.h"
 #include "tools/compiler/inference.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 using namespace e2e;
 using namespace gptc;
@@ -38,10 +42,15 @@ struct ServingBits : ::testing::TestWithParam<Case> {
 
   /// Compiles and trains a step; the model is in `dir` and its weights in w.path("out").
   void make(const std::string &compute) {
-    std::vector<std::string> settings = {"model.block_size=80", "train.global_batch_tokens=80",
-                                         "train.micro_batch=1", "train.steps=1",
-                                         "model.n_embd=192",    "model.n_head=4",
-                                         "checkpoint.every=1",  "precision.compute=" + compute};
+    std::vector<std::string> settings = {"model.block_size=80",
+                                         "train.global_batch_tokens=80",
+                                         "train.micro_batch=1",
+                                         "train.steps=1",
+                                         "model.n_embd=192",
+                                         "model.n_head=4",
+                                         "model.dropout=0",
+                                         "checkpoint.every=1",
+                                         "precision.compute=" + compute};
     settings.insert(settings.end(), GetParam().settings.begin(), GetParam().settings.end());
     dir = w.compile(compute, settings);
     w.train(dir, "out");
@@ -131,6 +140,80 @@ TEST_P(ServingBits, AreThoseOfTheSequenceAlone) {
       model.read(part(3, branch, 20, 28));
       model.read(part(3, tokens, 20, 50));
       ASSERT_EQ(logits(model, 0), want[49]);
+    }
+  }
+}
+
+/// Takes the logits of a function that has no result of them: those that its last product stores.
+class LogitsOf : public KernelObserver {
+public:
+  void ran(const BoundKernel &kernel, int64_t, int64_t) override {
+    const Type &type = kernel.op->result(0)->type;
+    if (!llvm::StringRef(describe(*kernel.op)).starts_with("lm_head") || type.rank() < 2 || type.dim(-1) != 64)
+      return;
+    rows.clear();
+    dtype = type.dtype;
+    const int64_t stride = type.padded(-1) * int64_t(sizeOf(dtype));
+    for (int64_t i = 0; i < type.rows(); ++i) {
+      const char *row = static_cast<const char *>(kernel.result(0)) + i * stride;
+      std::vector<float> values(64);
+      for (size_t j = 0; j < values.size(); ++j) {
+        if (dtype == DType::f32) {
+          std::memcpy(&values[j], row + j * 4, 4);
+        } else {
+          uint16_t bits = 0;
+          std::memcpy(&bits, row + j * 2, 2);
+          values[j] = std::bit_cast<float>(uint32_t(bits) << 16);
+        }
+      }
+      rows.push_back(values);
+    }
+  }
+  /// Logits as they are stored.
+  std::vector<float> rounded(std::vector<float> values) const {
+    for (float &v : values)
+      v = float(roundTo(dtype, v));
+    return values;
+  }
+  std::vector<std::vector<float>> rows;
+  DType dtype = DType::f32;
+};
+
+// Evaluation computes what sampling computes, to the bit, and in fp32 so does a step of training. In bf16 both round
+// logits, and training keeps other values in bf16.
+TEST_P(ServingBits, AreThoseOfTheForwardPass) {
+  if (!GetParam().settings.empty() && llvm::StringRef(GetParam().settings.back()).starts_with("precision.weights"))
+    GTEST_SKIP() << "samples with other weights";
+  constexpr int64_t length = 80;
+  for (const std::string compute : {"fp32", "bf16"}) {
+    make(compute);
+    const std::vector<int32_t> tokens = sequence(1, length);
+    std::vector<int32_t> targets(tokens.begin() + 1, tokens.end());
+    targets.push_back(-1);
+    Plan plan = loadPlan(dir);
+    const ModelIdentity model = modelIdentity(*plan.planned);
+    Session session(std::move(plan), cacheDir(), 2);
+    loadWeights(session.executor, w.path("out/checkpoints/") + w.checkpoints(w.path("out")).back(), model);
+    LogitsOf evaluated, trained;
+    session.executor.observer = &evaluated;
+    session.executor.run("eval", {tokens.data(), targets.data()});
+    session.executor.observer = &trained;
+    const int64_t first = 0;
+    const float count = length - 1;
+    session.executor.run("train_step", {tokens.data(), targets.data(), &first, &count});
+    session.executor.observer = nullptr;
+    ASSERT_EQ(evaluated.rows.size(), size_t(length));
+    if (compute == "fp32" && !trained.rows.empty()) {  // a soft cap of logits is in the kernel of the loss
+      ASSERT_EQ(trained.rows, evaluated.rows);
+    }
+
+    std::unique_ptr<Session> serving = open(3, 2);
+    CachedModel served(serving->executor);
+    for (int64_t at = 0; at < length;) {
+      const int64_t end = served.score(0, tokens, at, {});
+      for (int64_t i = at; i < end; ++i)
+        ASSERT_EQ(evaluated.rounded(logits(served, i - at)), evaluated.rows[size_t(i)]) << compute << ": token " << i;
+      at = end;
     }
   }
 }

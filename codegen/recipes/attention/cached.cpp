@@ -3,9 +3,12 @@
 //
 //   1. The caches are copied to the results, then the new rows. If a result shares memory with its operand
 //      (inPlaceOperand), only the new rows are stored.
-//   2. For each head and token: scores against all rows of its sequence so far, or those of the window, each a dot
-//      product in the lanes of a vector; softmax in 16 lanes; then a chain over rows for each element of the output. So
-//      a token's sums are the same whatever other tokens there are.
+//   2. For each head and token: scores against all rows of its sequence so far, or those of the window; softmax; the
+//      sum of values. Every sum has the order, and every product the rounding, of attention.cpp, so a token has the
+//      bits that it gets there, whatever other tokens there are: a score is one chain over d, a sum of exponentials has
+//      16 lanes that begin with key 0, an element of the output is one chain over keys, in pairs if those there are.
+//
+// Lanes of scores are rows of the cache: squares of them are transposed in registers, which keeps up with memory.
 #include "codegen/recipes/attention/attention.h"
 #include "ir/access.h"
 #include "support/diagnostics.h"
@@ -32,12 +35,14 @@ public:
       to[i] = group.outputs[1 + i];
       stays[i] = inPlaceOperand(group.fused, 1 + i).has_value();
     }
+    pairs = s.pairs && group.compute == DType::f32 && qkv.buffer->dtype == DType::bf16 && to[0]->dtype == DType::bf16;
+    scaleLeft = pairs && !bias.active() ? shape.scale() : 1;
   }
 
   Body body() {
     const Stmt storing = parallel("kv", shape.kvHeads, [&](const Expr &kv) { return store(kv); });
     auto withScores = [&](const std::function<Body()> &f) {
-      scores = makeBuffer("s", group.compute, Storage::stack, places.rows);
+      scores = makeBuffer("s", group.compute, Storage::stack, roundUp(places.rows, blockOfKeys()));
       return Body{alloc(scores, f())};
     };
     // Sequences of their own make tasks of their own; the tokens of one share its cache.
@@ -58,6 +63,9 @@ public:
   }
 
 private:
+  /// Squares side by side, so that there are as many chains of products to hide their latency.
+  static constexpr int64_t squares = 2;
+
   Body store(const Expr &kv) {
     Body out;
     const int64_t sequence = places.rows * shape.size;
@@ -95,43 +103,150 @@ private:
   }
 
   Body tokenAt(const Expr &h, const Expr &i, const Expr &row) {
-    const DType t = group.compute;
-    Expr cache = places.head(i, h / imm(shape.group()));
-    Expr seen = row + 1, first = shape.firstKey(row), count = shape.window ? seen - first : seen;
-    auto eachKey = [&](const std::function<Body(const Expr &)> &body) {
-      if (!shape.window)
-        return serial("j", seen, body);
-      Var j = makeVar("j");
-      return loop(LoopKind::serial, j, count, body(kir::ref(j)), 1, first);
-    };
-    Stmt dots = eachKey([&](const Expr &j) {
-      Buffer acc = makeBuffer("dot", t, Storage::reg, lanes);
-      Stmt clear =
-          vectorLoop("x", imm(lanes), lanes, [&](const Expr &) { return Body{kir::store(acc, lane(), fimm(0, t))}; });
-      Stmt sum = vectorLoop("x", imm(shape.size), lanes, [&](const Expr &x) {
-        Expr q = load(qkv.buffer, qkv.query(imm(0), i, h) + x), k = load(to[0], cache + j * shape.size + x);
-        return Body{kir::store(acc, lane(), kir::fma(q, k, load(acc, lane())))};
-      });
-      Expr score = hreduce(acc, BinaryOp::add) * fimm(shape.scale(), t);
-      Stmt keep = kir::store(scores, j, bias.of(score, j - row, imm(0)));
-      return Body{alloc(acc, {clear, sum, keep})};
-    });
-    Stmt rest = foldRow(
-        "max", t, BinaryOp::max, -HUGE_VAL, count, rowLanes,
-        [&](const Expr &j, const Fold &fold) { return Body{fold(load(scores, first + j))}; },
-        [&](const Expr &most) {
-          return Body{foldRow(
-              "sum", t, BinaryOp::add, 0, count, rowLanes,
-              [&](const Expr &j, const Fold &fold) {
-                return Body{bindTo("e", unary(UnaryOp::exp, load(scores, first + j) - most),
-                                   [&](const Expr &e) { return Body{fold(e), kir::store(scores, first + j, e)}; })};
-              },
-              [&](const Expr &sum) { return output(h, i, first, seen, cache, sum); })};
-        });
-    return {dots, rest};
+    const int64_t depth = pairs ? ceilDiv(shape.size, 2) : shape.size;
+    queries = makeBuffer("q", pairs ? DType::u32 : group.compute, Storage::stack, depth);
+    probs = pairs ? makeBuffer("p", DType::bf16, Storage::stack, roundUp(places.rows, rowLanes)) : scores;
+    Body body = {bindTo("cache", places.head(i, h / imm(shape.group())), [&](const Expr &cache) {
+      return Body{bindTo("first", shape.firstKey(row), [&](const Expr &first) {
+        const Token t{h, i, row, cache, first, first / imm(rowLanes) * rowLanes};
+        Body all = {copyQuery(t)};
+        for (const Body &part : {scoresOf(t), softmax(t)})
+          all.insert(all.end(), part.begin(), part.end());
+        return all;
+      })};
+    })};
+    if (pairs)
+      body = {alloc(probs, std::move(body))};
+    return {alloc(queries, std::move(body))};
   }
 
-  Body output(const Expr &h, const Expr &i, const Expr &first, const Expr &seen, const Expr &cache, const Expr &sum) {
+  /// A token of a head: it stands in a row of its sequence, whose first key is at `cache`, and sees the rows from
+  /// `first` on. `begin`: from where scores are computed, so that a key's lane does not depend on the window.
+  struct Token {
+    Expr h, i, row, cache, first, begin;
+    Expr seen() const { return row + 1; }
+  };
+
+  Stmt copyQuery(const Token &t) const {
+    auto at = [&](const Expr &) { return qkv.query(imm(0), t.i, t.h); };
+    return pairs ? copyPairs(qkv.buffer, at, queries, 0, imm(1), shape.size, lanes)
+                 : copyRows(qkv.buffer, at, queries, imm(0), 0, imm(1), shape.size, shape.size, lanes, shape.scale());
+  }
+
+  /// Scores of a block of keys at a time. Those after the token's own row are of any value.
+  Body scoresOf(const Token &t) const {
+    Var block = makeVar("p");
+    const Expr p = kir::ref(block), from = t.begin / imm(blockOfKeys());
+    const Buffer acc = makeBuffer("dot", group.compute, Storage::reg, blockOfKeys());
+    auto everyKey = [&](const auto &body) { return vectorLoop("x", imm(blockOfKeys()), lanes, body); };
+    Body body = {everyKey([&](const Expr &x) { return Body{kir::store(acc, x, zero())}; })};
+    for (const Stmt &s : products(t, p, acc))
+      body.push_back(s);
+    body.push_back(everyKey([&](const Expr &x) {
+      const Expr dot = load(acc, x), score = pairs && scaleLeft == 1 ? dot * fimm(shape.scale()) : dot;
+      return Body{kir::store(scores, p * blockOfKeys() + x, bias.of(score, p * blockOfKeys() - t.row, x))};
+    }));
+    const Expr end = (t.seen() + (blockOfKeys() - 1)) / imm(blockOfKeys());
+    return {loop(LoopKind::serial, block, end - from, {alloc(acc, std::move(body))}, 1, from)};
+  }
+
+  /// The chains over d of the keys of block p.
+  Body products(const Token &t, const Expr &p, const Buffer &acc) const {
+    const int64_t whole = pairs ? shape.size / 2 : shape.size, perStep = pairs ? 2 : 1;
+    auto keyAt = [&](const Expr &inBlock) {  // rows past the cache's end: its last
+      return t.cache + min(p * blockOfKeys() + inBlock, imm(places.rows - 1)) * shape.size;
+    };
+    auto add = [&](const Expr &key0, const Expr &step, const Expr &key) {
+      const Expr at = key0 + lane(), sum = load(acc, at), query = load(queries, step);
+      return kir::store(acc, at, pairs ? dot(sum, key, query) : kir::fma(query, key, sum));
+    };
+    auto everySquare = [&](const std::function<Stmt(const Expr &key0)> &make) {
+      Body out;
+      for (int64_t s = 0; s < squares; ++s)
+        out.push_back(make(imm(s * lanes)));
+      return out;
+    };
+    // Steps first ... first + lanes, of which the first `without` have been added.
+    auto square = [&](const Expr &key0, const Expr &first, int64_t without) {
+      return transposed(
+          lanes, pairs ? DType::u32 : group.compute,
+          [&](int key, const Expr &x) {
+            return stepOf(pairs, to[0], keyAt(key0 + int64_t(key)) + (first + x) * perStep, 1, false);
+          },
+          [&](int step, const Expr &, const Expr &v) {
+            return step < without ? block({}) : add(key0, first + int64_t(step), v);
+          });
+    };
+    Body out;
+    int64_t done = whole / lanes * lanes;
+    if (done > 0)
+      out.push_back(serial("s", imm(whole / lanes), [&](const Expr &s) {
+        return everySquare([&](const Expr &key0) { return square(key0, s * lanes, 0); });
+      }));
+    if (done > 0 && done < whole) {
+      for (const Stmt &s :
+           everySquare([&](const Expr &key0) { return square(key0, imm(whole - lanes), lanes - (whole - done)); }))
+        out.push_back(s);
+      done = whole;
+    }
+    auto oneByOne = [&](const Expr &step, bool odd) {
+      return everySquare([&](const Expr &key0) {
+        return vectorLoop("x", imm(lanes), lanes, [&](const Expr &x) {
+          return Body{add(key0, step, stepOf(pairs, to[0], keyAt(key0 + x) + step * perStep, 1, odd))};
+        });
+      });
+    };
+    if (done < whole)
+      out.push_back(serial("k", imm(whole - done), [&](const Expr &k) { return oneByOne(k + done, false); }));
+    if (pairs && shape.size % 2)
+      for (const Stmt &s : oneByOne(imm(whole), true))
+        out.push_back(s);
+    return out;
+  }
+
+  /// Turns scores into unnormalised probabilities, and sums the values.
+  Body softmax(const Token &t) const {
+    const DType type = group.compute;
+    const Expr factor = fimm(scaleLeft * log2e, type);
+    auto folded = [&](const char *name, BinaryOp op, double start, const auto &element, const auto &body) {
+      auto part = [&](const Expr &begin, const Expr &end, bool masked) {
+        return FoldPart{begin, end - begin,
+                        [=, this](const Expr &j, const Fold &fold) { return element(j, fold, masked); }};
+      };
+      std::vector<FoldPart> parts = {part(t.begin, t.seen(), false)};
+      if (shape.window) {  // behind the first lanes all keys are seen
+        const Expr all = min(t.begin + rowLanes, t.seen());
+        parts = {part(t.begin, all, true), part(all, t.seen(), false)};
+      }
+      return foldParts(name, type, op, start, parts, rowLanes, body);
+    };
+    auto visible = [&](const Expr &j, const Expr &v, double otherwise, bool masked) {
+      return masked ? select(lt(j, t.first), fimm(otherwise, type), v) : v;
+    };
+    auto maximum = [&](const Expr &j, const Fold &fold, bool masked) {
+      return Body{fold(visible(j, load(scores, j), -HUGE_VAL, masked))};
+    };
+    auto exponentials = [&](const Expr &shift) {
+      auto exponential = [&](const Expr &j, const Fold &fold, bool masked) {
+        const Expr power = unary(UnaryOp::exp2, kir::fma(load(scores, j), factor, shift));
+        return Body{bindTo("e", visible(j, power, 0, masked),
+                           [&](const Expr &e) { return Body{fold(e), kir::store(probs, j, e)}; })};
+      };
+      return Body{folded("sum", BinaryOp::add, 0, exponential, [&](const Expr &sum) {
+        return Body{bindTo("inverse", fimm(1, type) / sum, [&](const Expr &inverse) { return output(t, inverse); })};
+      })};
+    };
+    return {folded("max", BinaryOp::max, -HUGE_VAL, maximum, [&](const Expr &most) {
+      return Body{bindTo("top", most * factor, [&](const Expr &top) {
+        const Stmt subtract = vectorLoop("j", t.seen() - t.begin, rowLanes, [&](const Expr &j) {
+          return Body{kir::store(scores, t.begin + j, load(scores, t.begin + j) - most)};
+        });
+        return Body{ifThen(isHuge(top), {subtract}), bindTo("shift", select(isHuge(top), zero(), -top), exponentials)};
+      })};
+    })};
+  }
+
+  Body output(const Token &t, const Expr &inverse) const {
     // Vectors that end with the row: the next element may belong to another head or lie past the cache.
     Tile tile;
     tile.rows = 1;
@@ -139,22 +254,37 @@ private:
     tile.lanes = std::min<int>(lanes, 1 << std::countr_zero(uint64_t(shape.size)));
     tile.vecs = int(std::min<int64_t>(8, shape.size / tile.lanes));
     return forPanels(tile, shape.size, [&](const Expr &d0, const Tile &narrow) {
-      TileLoop t;
-      t.tile = narrow;
-      t.steps = seen;
-      if (shape.window)
-        t.begin = first;
-      t.a = [&](int, const Expr &k) { return load(scores, k); };
-      t.b = [&](int vec, const Expr &k, const Expr &x) {
-        return load(to[1], cache + k * shape.size + d0 + int64_t(vec * tile.lanes) + x);
+      TileLoop l;
+      l.tile = narrow;
+      l.pairs = pairs;
+      l.begin = t.first;
+      l.steps = t.seen();
+      if (pairs) {  // a pair of which only one is seen is at either end
+        l.sees = [&](int, const Expr &key) {
+          return binary(BinaryOp::and_, binary(BinaryOp::le, t.first, key), lt(key, t.seen()));
+        };
+        l.begin = t.first / imm(2);
+        l.beginWhole = (t.first + 1) / imm(2);
+        l.steps = max(l.beginWhole, t.seen() / imm(2));
+        l.end = (t.seen() + 1) / imm(2);
+      }
+      l.a = [&](int, const Expr &k) { return pairs ? loadPair(probs, k * 2) : load(probs, k); };
+      l.b = [&](int vec, const Expr &k, const Expr &x) {
+        auto value = [&](const Expr &key) {
+          return load(to[1], t.cache + key * shape.size + d0 + int64_t(vec * tile.lanes) + x);
+        };
+        return pairs ? pair(value(k * 2), value(min(k * 2 + 1, imm(places.rows - 1)))) : value(k);
       };
-      t.finish = [&](int, int vec, const Expr &x, const Expr &acc) {
-        return kir::store(group.outputs[0], (i * shape.heads + h) * shape.size + d0 + int64_t(vec * tile.lanes) + x,
-                          acc / sum);
+      l.finish = [&](int, int vec, const Expr &x, const Expr &acc) {
+        return kir::store(group.outputs[0], (t.i * shape.heads + t.h) * shape.size + d0 + int64_t(vec * tile.lanes) + x,
+                          acc * inverse);
       };
-      return Body{tileLoop(t)};
+      return Body{tileLoop(l)};
     });
   }
+
+  Expr zero() const { return fimm(0, group.compute); }
+  int64_t blockOfKeys() const { return squares * lanes; }
 
   GroupEval &group;
   const Shape shape;
@@ -162,7 +292,10 @@ private:
   Bias bias;
   const Places places;
   const int lanes;
-  Buffer from[2], to[2], scores;
+  bool pairs;
+  double scaleLeft;  // the factor by which scores in memory are still to be multiplied
+  Buffer from[2], to[2], scores, queries;
+  Buffer probs;  // the same buffer as scores without pairs
   bool stays[2];
 };
 
@@ -172,11 +305,12 @@ Schedule defaults(const Op &fused, const Target &target) {
   if (target.isCuda())
     return cachedSchedule();
   Schedule s;
-  s.vec = rowLanes;
+  s.vec = target.lanes(DType::f32);
+  s.pairs = usesPairs(*onlyOp(fused, OpKind::attention_cached), 0, target);
   return s;
 }
 
-// Its one size, `vec`, determines the order of sums and must not vary.
+// Its one size, `vec`, is the machine's.
 std::vector<Schedule> space(const Op &, const Schedule &, const Target &) { return {}; }
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
