@@ -1,5 +1,6 @@
 #include "tools/estimate/pictures.h"
 
+#include "support/svg.h"
 #include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -17,67 +18,6 @@ namespace {
 
 constexpr const char *colours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
                                    "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f"};
-
-std::string escaped(const std::string &s) {
-  std::string out;
-  for (char c : s)
-    out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return out;
-}
-
-/// An SVG under construction.
-class Drawing {
-public:
-  Drawing(double width, double height, const std::string &title) {
-    put("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" "
-        "font-size=\"12\">\n",
-        width, height);
-    put("<rect width=\"{}\" height=\"{}\" fill=\"white\"/>\n", width, height);
-    text(16, 24, title, "start", 15);
-  }
-  void line(double x0, double y0, double x1, double y1, const char *colour, double width = 1) {
-    put("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" stroke-width=\"{}\"/>\n", x0, y0,
-        x1, y1, colour, width);
-  }
-  void box(double x, double y, double w, double h, const char *colour) {
-    put("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"/>\n", x, y, w, h, colour);
-  }
-  void area(const std::vector<std::pair<double, double>> &points, const char *colour) {
-    std::string text;
-    for (auto [x, y] : points)
-      text += fmt::format("{:.1f},{:.1f} ", x, y);
-    put("<polygon points=\"{}\" fill=\"{}\"/>\n", text, colour);
-  }
-  void dot(double x, double y, const char *colour, bool filled) {
-    put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" fill=\"{}\" stroke=\"{}\" stroke-width=\"2\"/>\n", x, y,
-        filled ? colour : "white", colour);
-  }
-  void cross(double x, double y, const char *colour) {
-    line(x - 4, y - 4, x + 4, y + 4, colour, 2);
-    line(x - 4, y + 4, x + 4, y - 4, colour, 2);
-  }
-  void text(double x, double y, const std::string &s, const char *anchor = "start", int size = 12) {
-    put("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"{}\">{}</text>\n", x, y, anchor, size,
-        escaped(s));
-  }
-  std::string done() { return svg + "</svg>\n"; }
-
-private:
-  std::string svg;
-  template <typename... A> void put(fmt::format_string<A...> f, A &&...a) {
-    fmt::format_to(std::back_inserter(svg), f, std::forward<A>(a)...);
-  }
-};
-
-/// 1, 2, 5 times powers of ten from `low` to `high`.
-std::vector<double> ticks(double low, double high) {
-  std::vector<double> all;
-  for (double d = std::pow(10, std::floor(std::log10(low))); d <= high; d *= 10)
-    for (double k : {1.0, 2.0, 5.0})
-      if (d * k >= low * 0.999 && d * k <= high * 1.001)
-        all.push_back(d * k);
-  return all;
-}
 
 /// A named part of a bar chart.
 struct Part {
@@ -118,14 +58,14 @@ std::string daysPicture(const std::vector<Estimate> &all, double tokens, const C
       extend(double(o.gpus), o.days * tokens / o.tokens);
   // As in tables: if days fall below a tenth, all are shown as hours.
   const double perDay = y0 < 0.1 ? 24 : 1;
-  Drawing d(width, height,
-            fmt::format("{} for {:.3g} tokens on {}", perDay > 1 ? "Hours" : "Days", tokens, cluster.name));
+  SvgDrawing d(width, height,
+               fmt::format("{} for {:.3g} tokens on {}", perDay > 1 ? "Hours" : "Days", tokens, cluster.name));
   if (x1 == 0)
     return d.done();
   x0 *= 0.85, x1 *= 1.18, y0 *= 0.8, y1 *= 1.25;
   auto x = [&](double n) { return left + std::log(n / x0) / std::log(x1 / x0) * (width - left - right); };
   auto y = [&](double n) { return height - bottom - std::log(n / y0) / std::log(y1 / y0) * (height - top - bottom); };
-  for (double t : ticks(perDay * y0, perDay * y1)) {
+  for (double t : svgTicks(perDay * y0, perDay * y1)) {
     d.line(left, y(t / perDay), width - right, y(t / perDay), "#e4e4e4");
     d.text(left - 8, y(t / perDay) + 4, fmt::format("{:.4g}", t), "end");
   }
@@ -186,8 +126,8 @@ std::string stepPicture(const Estimate &e) {
                              {"per step", e.overhead}};
   llvm::erase_if(parts, [&](const Part &p) { return std::abs(p.amount) < 1e-4 * e.step; });
   const double height = top + each * double(parts.size() + 1) + 40;
-  Drawing d(width, height,
-            fmt::format("One step with {} GPUs, {}: {}", e.strategy.gpus, e.strategy.name(), formatSeconds(e.step)));
+  SvgDrawing d(width, height,
+               fmt::format("One step with {} GPUs, {}: {}", e.strategy.gpus, e.strategy.name(), formatSeconds(e.step)));
   double total = 0, most = 0;
   for (const Part &p : parts) {
     total += p.amount;
@@ -213,9 +153,9 @@ std::string stepPicture(const Estimate &e) {
 
 std::string memoryPicture(const Estimate &e, const std::vector<double> &curve, const ClusterConfig &cluster) {
   constexpr double width = 1000, height = 460, left = 80, right = 380, top = 60, bottom = 50;
-  Drawing d(width, height,
-            fmt::format("Memory of one of {} GPUs, {}: {} of {}", e.strategy.gpus, e.strategy.name(),
-                        formatBytes(e.bytesPeak()), formatBytes(cluster.device.memory)));
+  SvgDrawing d(width, height,
+               fmt::format("Memory of one of {} GPUs, {}: {} of {}", e.strategy.gpus, e.strategy.name(),
+                           formatBytes(e.bytesPeak()), formatBytes(cluster.device.memory)));
   const double most = std::max(e.bytesPeak(), cluster.device.memory) * 1.05;
   auto y = [&](double bytes) { return height - bottom - bytes / most * (height - top - bottom); };
   const double always = e.bytesResident() + e.inFlight + e.reserved;

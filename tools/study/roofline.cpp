@@ -1,5 +1,6 @@
 // The roofline (Williams, Waterman & Patterson 2009): FLOP/s against FLOP per byte, both logarithmic, bounded by the
 // lesser of peak and bandwidth times intensity.
+#include "support/svg.h"
 #include "tools/study/tune.h"
 
 #include <fmt/format.h>
@@ -16,14 +17,6 @@ namespace {
 constexpr double least = 5e-4;  // smallest share of the step that is drawn
 constexpr double giga = 1e9;
 constexpr double width = 960, height = 560, left = 80, right = 200, top = 50, bottom = 60;
-
-/// Escapes markup.
-std::string escaped(const std::string &s) {
-  std::string out;
-  for (char c : s)
-    out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return out;
-}
 
 }  // namespace
 
@@ -88,8 +81,8 @@ std::string rooflineSvg(const TuneReport &report) {
   }
   for (const Mark &m : marks) {
     const double r = 3 + 22 * std::sqrt(m.share);
-    put("<g><title>{}: {:.1f}% of the step, {:.1f} -> {:.1f} GFLOP/s, {}</title>", escaped(m.k->place), 100 * m.share,
-        m.before * 1e-9, m.after * 1e-9, escaped(m.k->best.str()));
+    put("<g><title>{}: {:.1f}% of the step, {:.1f} -> {:.1f} GFLOP/s, {}</title>", svgEscaped(m.k->place),
+        100 * m.share, m.before * 1e-9, m.after * 1e-9, svgEscaped(m.k->best.str()));
     put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" fill=\"none\" stroke=\"#888\"/>", x(m.intensity), y(m.before),
         r);
     put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" fill=\"{}\" fill-opacity=\"0.55\"/></g>\n", x(m.intensity),
