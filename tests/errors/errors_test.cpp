@@ -131,6 +131,7 @@ TEST(Errors, EveryCodeHasAGoldenTextAndTheExitCodeOfItsClass) {
     GTEST_SKIP();
   // Codes that cannot be provoked by a short script, and where they are tested instead.
   const std::map<int, const char *> elsewhere = {
+      {506, "needs a server: tests/load/bench_serve_test.cpp"},
       {601, "needs several ranks: tests/simt/standin/nccl_test.cpp, tests/collectives/failures_test.cpp"},
       {602, "needs several ranks: tests/simt/standin/nccl_test.cpp, tests/collectives/failures_test.cpp"},
       {603, "needs a server: tests/collectives/rendezvous_test.cpp"},

@@ -83,11 +83,12 @@ static void addAblate(Command &bench) {
 }
 
 void addBenchCommand(Command &app) {
-  Command bench = app.command("bench", "Measures this machine, and a model's kernels and steps on it");
+  Command bench = app.command("bench", "Measures this machine, a model's kernels and steps on it, and servers");
   bench.requireCommand();
   addMeasurements(bench);
   addMatmulBench(bench);
   addClusterBench(bench);
+  addServeBench(bench);
   addAblate(bench);
 }
 

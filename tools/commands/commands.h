@@ -18,6 +18,7 @@ void addBenchCommand(Command &app);
 void addMeasurements(Command &bench);
 void addMatmulBench(Command &bench);
 void addClusterBench(Command &bench);
+void addServeBench(Command &bench);
 void addTuneCommand(Command &app);
 void addCacheCommand(Command &app);
 void addExplainCommand(Command &app);
