@@ -9,6 +9,8 @@
 #include "runtime/train/session.h"
 #include "tools/compiler/inference.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -179,13 +181,18 @@ public:
   DType dtype = DType::f32;
 };
 
-// Evaluation computes what sampling computes, to the bit, and in fp32 so does a step of training. In bf16 both round
-// logits, and training keeps other values in bf16.
+// Evaluation computes what sampling computes, to the bit, and so does a step of training. In bf16 only evaluation of
+// models without RoPE: a value is rounded where a kernel stores it, and kernels of training and those that rotate store
+// others. Logits, too, are stored in bf16.
 TEST_P(ServingBits, AreThoseOfTheForwardPass) {
   if (!GetParam().settings.empty() && llvm::StringRef(GetParam().settings.back()).starts_with("precision.weights"))
     GTEST_SKIP() << "samples with other weights";
   constexpr int64_t length = 80;
+  const bool rotates = llvm::any_of(
+      GetParam().settings, [](llvm::StringRef s) { return s == "model.preset=llama" || s == "model.position=rope"; });
   for (const std::string compute : {"fp32", "bf16"}) {
+    if (compute == "bf16" && rotates)
+      continue;
     make(compute);
     const std::vector<int32_t> tokens = sequence(1, length);
     std::vector<int32_t> targets(tokens.begin() + 1, tokens.end());
