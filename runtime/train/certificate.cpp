@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 #include <optional>
+#include <stdexcept>
 #include <unistd.h>
 #include <utility>
 
@@ -29,6 +30,14 @@ std::string hashOfManifest(const std::string &planFolder) {
 
 std::string sealOf(const std::string &before, llvm::StringRef body) { return blake3(before + body.str()); }
 
+/// A number of steps.
+int64_t stepsOf(const json &j) {
+  const int64_t n = j.is_number_integer() ? j.get<int64_t>() : -1;
+  if (n < 0 || n > int64_t(1) << 40)
+    throw std::runtime_error("no number of steps");
+  return n;
+}
+
 json jsonOf(const CertifiedOrigin &o) {
   json files = json::array();
   for (const FilePrint &f : o.data.files)
@@ -38,7 +47,7 @@ json jsonOf(const CertifiedOrigin &o) {
           {"tokenizer", o.data.tokenizer}, {"version", GPTC_VERSION}};
 }
 CertifiedOrigin originOf(const json &j) {
-  CertifiedOrigin o{j.at("since"), j.at("plan"), j.at("manifest"), j.at("results"), {}};
+  CertifiedOrigin o{stepsOf(j.at("since")), j.at("plan"), j.at("manifest"), j.at("results"), {}};
   for (const json &f : j.at("data_files"))
     o.data.files.push_back({f.at("name"), f.at("tokens"), f.at("blake3")});
   o.data.tokenizer = j.at("tokenizer");
@@ -57,7 +66,7 @@ json jsonOf(const CertifiedStep &s, const StateDigests &last) {
 }
 CertifiedStep stepOf(const json &j, const StateDigests &last) {
   auto number = [](const json &v) { return v.is_null() ? NAN : v.get<float>(); };
-  return {j.at("step"),
+  return {stepsOf(j.at("step")),
           number(j.at("loss")),
           number(j.at("grad_norm")),
           j.contains("before") ? j.at("before").get<StateDigests>() : last,
@@ -102,7 +111,15 @@ json contentOf(const Line &line, const std::string &before) {
 /// Copies the files of a plan, unless they are there, and makes sure that they are still those that were loaded.
 void copyPlan(const Plan &plan, const std::string &to) {
   std::error_code e;
-  if (!fs::exists(manifestOf(to), e)) {
+  auto isCopy = [&] {
+    try {
+      const Plan copy = loadPlan(to);
+      return copy.hash == plan.hash && resultIdentity(copy) == resultIdentity(plan);
+    } catch (const UserError &) {
+      return false;
+    }
+  };
+  if (!isCopy()) {
     AtomicDir dir(to);
     auto copyFiles = [&](const std::string &from, const std::string &into) {
       makeDirs(into);
@@ -119,7 +136,7 @@ void copyPlan(const Plan &plan, const std::string &to) {
       copyFiles(plan.dir + "/hf", dir.path() + "/hf");
     dir.commit();
   }
-  if (const Plan copy = loadPlan(to); copy.hash != plan.hash || resultIdentity(copy) != resultIdentity(plan))
+  if (!isCopy())
     throw UserError(ErrorCode::PlanDamaged, fmt::format("{} has changed since the run began", plan.dir),
                     "start the run again");
 }
@@ -170,8 +187,9 @@ CertificateLog::CertificateLog(const std::string &folder, const Plan &plan, int6
     kept += line->text.str() + "\n";
     seal = line->seal;
   }
+  std::error_code e;
+  damaged |= !old.ok && fs::exists(path, e);
   if (damaged) {
-    std::error_code e;
     int n = 1;
     auto aside = [&] { return fmt::format("{}/steps-{}.jsonl", folder, n); };
     while (fs::exists(aside(), e))
@@ -240,8 +258,12 @@ Certificate Certificate::read(const std::string &outDir) {
         c.parts.push_back({originOf(content), {}});
         last.clear();
       } else {
-        c.parts.at(c.parts.size() - 1).steps.push_back(stepOf(content, last));
-        last = c.parts.back().steps.back().after;
+        Part &p = c.parts.at(c.parts.size() - 1);
+        CertifiedStep step = stepOf(content, last);
+        if (step.step <= (p.steps.empty() ? p.origin.since : p.steps.back().step))
+          throw std::runtime_error("steps out of order");
+        last = step.after;
+        p.steps.push_back(std::move(step));
       }
     } catch (const std::exception &e) {
       if (dynamic_cast<const UserError *>(&e))

@@ -198,8 +198,12 @@ private:
   /// became, differ. A damaged checkpoint leaves them as they are.
   bool isCheckpoint(int64_t number, const std::optional<CertifiedStep> &is) {
     const StateDigests computed = is ? is->after : digestsOfStates(s.executor);
-    if (!load(number))
-      return digestsOfStates(s.executor) == computed;
+    if (!load(number)) {
+      const bool isSame = digestsOfStates(s.executor) == computed;
+      if (!isSame && report.differences.empty())
+        report.differences.push_back(fmt::format("the checkpoint of step {} could not be read", number));
+      return isSame;
+    }
     const std::string states = statesThatDiffer(digestsOfStates(s.executor), computed);
     if (!states.empty())
       report.differences.push_back(fmt::format("the checkpoint of step {} has other values: {}", number, states));

@@ -252,6 +252,10 @@ private:
   /// Starts from scratch or from a checkpoint. Afterwards state, step and log agree.
   void begin() {
     // Do first what may show the plan to be wrong, then what changes files.
+    const bool isFast = fact<&ParallelFacts::reduceOrder>(m) == ReduceOrder::fast;
+    if (options.certifyEvery > 0 && (Mesh::of(m).tensor > 1 || (allRanks && isFast)))
+      throw UserError(ErrorCode::NotBuiltYet, "--certify: one rank cannot replay this plan",
+                      "runs without parallel.tensor and with parallel.reduce_order = \"tree\" can be certified");
     const std::vector<std::string> names = steps.functions();
     if (hasher) {
       hasher->begin();
@@ -327,10 +331,6 @@ private:
 
   void openCertificate() {
     const std::string folder = Certificate::folder(run.outDir);
-    const auto shared = factsOf<ParallelFacts>(m);
-    if (options.certifyEvery > 0 && (Mesh::of(m).tensor > 1 || (allRanks && shared.reduceOrder == ReduceOrder::fast)))
-      throw UserError(ErrorCode::NotBuiltYet, "--certify: one rank cannot replay this plan",
-                      "runs without parallel.tensor and with parallel.reduce_order = \"tree\" can be certified");
     std::error_code e;
     if (first() && (options.certifyEvery > 0 || fs::exists(folder, e)))
       certificate.emplace(folder, s.plan, step);

@@ -67,6 +67,13 @@ TEST_F(CertifyTest, ARunIsEqualToItsReplay) {
   EXPECT_EQ(j.at("equal"), true);
   EXPECT_EQ(j.at("certified"), 3);
   EXPECT_TRUE(j.at("differences").empty());
+  // What is certified counts, whatever is left beside it.
+  const std::string log = readFile(w.path("out/log.jsonl"));
+  writeFile(w.path("out/log.jsonl"), "");
+  fs::rename(w.path("out/checkpoints"), w.path("checkpoints"));
+  expectEqual("equal: steps 1 to 12 replayed, 3 steps certified, 0 lines of the log, 0 checkpoints compared");
+  writeFile(w.path("out/log.jsonl"), log);
+  fs::rename(w.path("checkpoints"), w.path("out/checkpoints"));
   // The folder may move: it has its plan.
   fs::rename(w.path("out"), w.path("elsewhere"));
   fs::remove_all(w.path("plan"));
@@ -415,6 +422,14 @@ TEST_F(CertifyTest, BadInput) {
   }
   writeFile(steps(), "");
   expectDiffers({"is empty"});
+  for (const std::string part :
+       {R"("since":9223372036854775807)", R"("since":-1)", R"("since":0,"step":1e300)", R"("since":"0")"}) {
+    const std::string body =
+        R"({"certificate":1,"plan":"","manifest":"","results":"","data_files":[],"tokenizer":"",)" + part;
+    writeFile(steps(), fmt::format("{},\"seal\":\"{}\"}}\n", body, blake3(body)));
+    const int code = verify().code;
+    EXPECT_TRUE(code > 0 && code < 70) << part << ": " << code;
+  }
 }
 
 }  // namespace

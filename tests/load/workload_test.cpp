@@ -148,8 +148,9 @@ TEST(LoadServer, Addresses) {
                             "a:80:90", "user@a", "a b", "a/?x", "a\r\nX: y", "[::1]x", "a:-1"})
     EXPECT_NE(messageFrom([&] { parseUrl(wrong); }), "") << wrong;
   Server s{.url = parseUrl("[::1]:81/p"), .authorization = "Bearer k"};
-  EXPECT_EQ(s.request("/v1/models", ""), "GET /p/v1/models HTTP/1.1\r\nHost: [::1]:81\r\nUser-Agent: gptc/0.1\r\n"
-                                         "Connection: close\r\nAuthorization: Bearer k\r\n\r\n");
+  EXPECT_EQ(s.request("/v1/models", ""),
+            "GET /p/v1/models HTTP/1.1\r\nHost: [::1]:81\r\nUser-Agent: gptc/" GPTC_VERSION "\r\n"
+            "Connection: close\r\nAuthorization: Bearer k\r\n\r\n");
   EXPECT_NE(s.request("/v1/completions", "{}").find("\r\nContent-Length: 2\r\n\r\n{}"), std::string::npos);
 }
 

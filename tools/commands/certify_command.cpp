@@ -135,7 +135,7 @@ void verify(const ReplayOptions &o) {
     if (end != span.steps.end())
       request.to = end->step;
     else if (isLast && certificate.problem.empty())
-      request.to = std::min(to, lastStepOf(o.run));
+      request.to = std::min(to, std::max(lastStepOf(o.run), span.steps.empty() ? 0 : span.steps.back().step));
     else
       request.to = span.steps.empty() ? 0 : span.steps.back().step;
     request.from = std::max(from, span.origin.since + 1);
@@ -174,11 +174,11 @@ void verify(const ReplayOptions &o) {
 
 void certify(const ReplayOptions &o) {
   Plan plan = loadPlan(o.plan);
+  if (!o.data.empty())
+    plan.run.trainData = absolutePath(o.data);
   if (plan.run.trainData.empty())
     throw UserError(ErrorCode::FileMissing, "the plan names no training data",
                     "compile again with --set data.train=FILE; `gptc data prepare` makes one from text");
-  if (!o.data.empty())
-    plan.run.trainData = absolutePath(o.data);
   std::error_code e;
   const std::string folder = Certificate::folder(o.run);
   if (std::filesystem::exists(folder, e))
@@ -190,7 +190,11 @@ void certify(const ReplayOptions &o) {
                     "name the folder with its checkpoints and log.jsonl: out_dir of model.toml");
   std::vector<CertifiedStep> kept;
   ReplayRequest request{.comparesData = false, .from = 1, .to = last, .every = o.every};
-  request.keep = [&](const CertifiedStep &s) { kept.push_back(s); };
+  request.keep = [&, isAlone = Mesh::of(*plan.planned).ranks() == 1](CertifiedStep s) {
+    if (!isAlone)
+      s.kernels.clear();  // those of another plan
+    kept.push_back(std::move(s));
+  };
   if (o.steps)
     std::tie(request.from, request.to) = parseSteps(*o.steps);
   if (request.to > last)

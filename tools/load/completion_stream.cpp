@@ -12,7 +12,7 @@ namespace {
 
 /// A number of tokens; -1 if `value` is none.
 int64_t countOf(const json &value) {
-  return value.is_number_unsigned() && value.get<uint64_t>() < uint64_t(1) << 62 ? value.get<int64_t>() : -1;
+  return value.is_number_unsigned() && value.get<uint64_t>() < uint64_t(1) << 40 ? value.get<int64_t>() : -1;
 }
 
 }  // namespace

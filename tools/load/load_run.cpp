@@ -121,11 +121,8 @@ private:
 
   /// Starts what may start now, but few at once: what comes meanwhile is to be noted when it comes.
   void startSome() {
-    for (int i = 0; i < 32 && mayStart(); ++i) {
-      if (isOpenLoop())
-        result.mostLate = std::max(result.mostLate, now() - dueNext());
+    for (int i = 0; i < 32 && mayStart(); ++i)
       start();
-    }
   }
 
   void start() {
@@ -135,6 +132,8 @@ private:
     o.promptTokens = r.promptTokens;
     o.maxTokens = r.maxTokens;
     o.start = now();  // not before its text is made
+    if (isOpenLoop())
+      result.mostLate = std::max(result.mostLate, o.start - due[size_t(index)]);
     try {
       Flight &f = flights.emplace_back(server, r, index);
       f.self = std::prev(flights.end());

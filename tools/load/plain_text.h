@@ -8,7 +8,7 @@
 
 namespace gptc::load {
 
-/// The beginning of a text as one line of at most 200 bytes, in UTF-8, without control characters, which a terminal
+/// The beginning of a text as one line of at most 200 of its bytes, in UTF-8, without control characters, which a terminal
 /// would obey.
 std::string plainText(std::string_view text);
 
