@@ -4,8 +4,8 @@
 //   pairs      products of bf16 are added two by two. On by default if Target::bf16Dot says that the machine does so.
 //   mma        tensor cores add products 16 (bf16, f16) or 8 (tf32) at a time.
 //   library    the order is the library's; `algorithm` chooses among several.
-//   vec        the number of lanes in which sums within a row are added (recipes row, row_fold and
-//              attention_cached). Its default does not depend on the machine; measurements must not change it.
+//   vec        the number of lanes in which sums within a row are added (recipes row and row_fold). Its default does
+//              not depend on the machine; measurements must not change it.
 //   threads, mr, nr, nc   of the recipe row_matmul: into how many parts its sums are cut. The same holds for them, and
 //              for `kb` of row_matmul and attention_split, the keys of a part.
 // The plan states all of them, so that a plan gives the same bits everywhere.

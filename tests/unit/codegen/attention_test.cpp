@@ -732,7 +732,7 @@ TEST(Attention, HugeScores) {
   }
 }
 
-// With a cache the maximum always goes first.
+// With a cache, too, a huge maximum goes first.
 TEST(Attention, HugeScoresWithACache) {
   const OpDef::Sample s = opDef(OpKind::attention_cached).samples(1)[0];
   const Group g = attentionOf(OpKind::attention_cached, s.operandTypes, s.attrs);
