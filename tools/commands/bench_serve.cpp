@@ -147,7 +147,8 @@ void run(const Options &o) {
                            .temperature = o.temperature,
                            .ignoreEos = o.ignoreEos},
                           result);
-  fmt::print("{}", o.json ? report.json().dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : report.table());
+  fmt::print("{}", o.json ? report.json().dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                          : report.table());
   std::fflush(stdout);
   if (!o.svg.empty())
     writeFileAtomically(o.svg, report.picture());

@@ -8,8 +8,8 @@
 
 namespace gptc::load {
 
-/// The beginning of a text as one line of at most 200 of its bytes, in UTF-8, without control characters, which a terminal
-/// would obey.
+/// The beginning of a text as one line of at most 200 of its bytes, in UTF-8, without control characters, which a
+/// terminal would obey.
 std::string plainText(std::string_view text);
 
 /// The message of an answer that is an error: OpenAI's {"error": {"message": ...}}, or {"error": "..."}, {"message":
