@@ -42,7 +42,7 @@ public:
   };
 
   /// Prompts are arrays of random token ids.
-  explicit Workload(WorkloadOptions options) : options(std::move(options)) {}
+  explicit Workload(WorkloadOptions options) : options(options) {}
   /// Prompts are the lines of `text`, in turn. If `isJson`, a line is a JSON object with "prompt", a text or an array
   /// of token ids, perhaps "max_tokens", and other members that are sent as they are, but for "id" and what says how to
   /// answer. `name` is for errors. Throws UserError(DataInvalid).

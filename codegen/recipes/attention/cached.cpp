@@ -210,8 +210,7 @@ private:
     const Expr factor = fimm(scaleLeft * log2e, type);
     auto folded = [&](const char *name, BinaryOp op, double start, const auto &element, const auto &body) {
       auto part = [&](const Expr &begin, const Expr &end, bool masked) {
-        return FoldPart{begin, end - begin,
-                        [=, this](const Expr &j, const Fold &fold) { return element(j, fold, masked); }};
+        return FoldPart{begin, end - begin, [=](const Expr &j, const Fold &fold) { return element(j, fold, masked); }};
       };
       std::vector<FoldPart> parts = {part(t.begin, t.seen(), false)};
       if (shape.window) {  // behind the first lanes all keys are seen
