@@ -189,8 +189,7 @@ Manifest readManifest(const std::string &dir, int64_t step) {
     m.info.model.keys = modelKeysOf(manifest);
     m.info.dataFingerprint = manifest.at("data");
     if (manifest.contains("data_files"))
-      for (const json &f : manifest.at("data_files"))
-        m.info.data.files.push_back({f.at("name"), f.at("tokens"), f.at("blake3")});
+      m.info.data.files = filePrintsOf(manifest.at("data_files"));
     m.info.data.tokenizer = manifest.value("tokenizer", "");
     m.info.results = manifest.value("results", "");
     m.info.earlierPlans = manifest.value("earlier_plans", m.info.earlierPlans);
@@ -361,8 +360,8 @@ void CheckpointStore::complete(AtomicDir &dir, const CheckpointInfo &info, const
                    {"data", info.dataFingerprint},
                    {"results", info.results},
                    {"files", files}};
-  for (const FilePrint &f : info.data.files)
-    manifest["data_files"].push_back({{"name", f.name}, {"tokens", f.tokens}, {"blake3", f.hash}});
+  if (info.data.known())
+    manifest["data_files"] = jsonOf(info.data.files);
   if (!info.data.tokenizer.empty())
     manifest["tokenizer"] = info.data.tokenizer;
   if (!info.earlierPlans.empty())

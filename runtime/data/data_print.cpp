@@ -4,6 +4,7 @@
 #include "runtime/data/data.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
+#include "support/json.h"
 
 #include <algorithm>
 #include <csignal>
@@ -43,6 +44,20 @@ std::string DataPrint::str() const {
   for (const FilePrint &f : files)
     text += fmt::format("{} {} {} {}\n", f.name.size(), f.name, f.tokens, f.hash);
   return blake3(text + tokenizer);
+}
+
+nlohmann::ordered_json jsonOf(const std::vector<FilePrint> &files) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const FilePrint &f : files)
+    all.push_back({{"name", f.name}, {"tokens", f.tokens}, {"blake3", f.hash}});
+  return all;
+}
+
+std::vector<FilePrint> filePrintsOf(const nlohmann::ordered_json &files) {
+  std::vector<FilePrint> all;
+  for (const auto &f : files)
+    all.push_back({f.at("name"), f.at("tokens"), f.at("blake3")});
+  return all;
 }
 
 std::string differenceOf(const DataPrint &there, const DataPrint &here, llvm::ArrayRef<std::string> paths,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "llvm/ADT/ArrayRef.h"
+#include <nlohmann/json_fwd.hpp>
 
 #include <atomic>
 #include <cstdint>
@@ -31,6 +32,10 @@ struct DataPrint {
   /// A hash of all fields.
   std::string str() const;
 };
+
+/// The files as JSON, [{"name", "tokens", "blake3"}], and read from it. Throws nlohmann's exceptions.
+nlohmann::ordered_json jsonOf(const std::vector<FilePrint> &files);
+std::vector<FilePrint> filePrintsOf(const nlohmann::ordered_json &files);
 
 /// How the data `here`, in the files `paths`, differs from `there`; "" if it does not. A tokenizer unknown on one side
 /// does not count.

@@ -39,17 +39,13 @@ int64_t stepsOf(const json &j) {
 }
 
 json jsonOf(const CertifiedOrigin &o) {
-  json files = json::array();
-  for (const FilePrint &f : o.data.files)
-    files.push_back({{"name", f.name}, {"tokens", f.tokens}, {"blake3", f.hash}});
   return {{"certificate", kSchema},        {"since", o.since},       {"plan", o.plan},
-          {"manifest", o.manifest},        {"results", o.results},   {"data_files", files},
+          {"manifest", o.manifest},        {"results", o.results},   {"data_files", jsonOf(o.data.files)},
           {"tokenizer", o.data.tokenizer}, {"version", GPTC_VERSION}};
 }
 CertifiedOrigin originOf(const json &j) {
   CertifiedOrigin o{stepsOf(j.at("since")), j.at("plan"), j.at("manifest"), j.at("results"), {}};
-  for (const json &f : j.at("data_files"))
-    o.data.files.push_back({f.at("name"), f.at("tokens"), f.at("blake3")});
+  o.data.files = filePrintsOf(j.at("data_files"));
   o.data.tokenizer = j.at("tokenizer");
   return o;
 }
@@ -145,6 +141,14 @@ void copyPlan(const Plan &plan, const std::string &to) {
 
 std::string Certificate::planOf(const std::string &folder, const CertifiedOrigin &origin) {
   return fmt::format("{}/plan-{}", folder, llvm::StringRef(origin.manifest).take_front(12).str());
+}
+
+Plan Certificate::loadPlanOf(const std::string &outDir, const CertifiedOrigin &origin) {
+  const std::string folder = planOf(Certificate::folder(outDir), origin);
+  Plan plan = loadPlan(folder);
+  if (plan.hash != origin.plan || resultIdentity(plan) != origin.results || hashOfManifest(folder) != origin.manifest)
+    throw UserError(ErrorCode::PlanDamaged, fmt::format("{} is not the plan that is certified", folder));
+  return plan;
 }
 
 CertifyingStep::CertifyingStep(Executor &executor, int64_t step, bool withKernels)

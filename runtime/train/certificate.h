@@ -93,8 +93,10 @@ struct Certificate {
   std::string problem;
 
   static std::string folder(const std::string &outDir) { return outDir + "/certificate"; }
-  /// The copy of an origin's plan in a certificate's folder.
+  /// The folder of an origin's plan in a certificate's folder.
   static std::string planOf(const std::string &folder, const CertifiedOrigin &origin);
+  /// Loads it from OUT_DIR's. Throws what loadPlan throws, and PlanDamaged if it is not the plan that was run.
+  static Plan loadPlanOf(const std::string &outDir, const CertifiedOrigin &origin);
   /// Reads OUT_DIR's. Throws UserError(FileMissing) if there is none.
   static Certificate read(const std::string &outDir);
 };

@@ -67,8 +67,7 @@ StepResult TrainStep::run(int64_t done, bool more) {
   float *to[] = {&r.loss, &r.gradNorm, &r.lr, &r.lossScale};
   for (size_t i = 0; i < m.function(last)->results().size(); ++i) {
     std::memcpy(to[i], s.executor.result(last, i), sizeof(float));
-    if (std::isnan(*to[i]))
-      *to[i] = std::fabs(*to[i]);
+    *to[i] = plainNan(*to[i]);
   }
   return r;
 }

@@ -10,7 +10,10 @@
 
 namespace gptc {
 
-/// What a step reports. NaNs are positive, because their signs differ between machines.
+/// Makes a NaN positive, because its sign differs between machines and would be printed.
+template <typename T> T plainNan(T v) { return std::isnan(v) ? std::fabs(v) : v; }
+
+/// What a step reports. NaNs are positive.
 struct StepResult {
   float loss = 0, gradNorm = 0, lr = 0;
   float lossScale = 0;  // 0: not scaled

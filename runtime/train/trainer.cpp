@@ -89,9 +89,6 @@ void setAside(const std::string &outDir, ProgressLine &progress) {
 
 // ---- the loop -------------------------------------------------------------------------------------------------------
 
-/// Makes a NaN positive, because its sign differs between machines and would be printed.
-template <typename T> T plainNan(T v) { return std::isnan(v) ? std::fabs(v) : v; }
-
 class Trainer {
 public:
   Trainer(Session &s, const TrainOptions &o)

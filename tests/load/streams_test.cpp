@@ -42,17 +42,19 @@ Read readIn(const std::vector<std::string> &pieces) {
   return r;
 }
 
-/// The same in one piece, cut in two anywhere, and byte by byte.
-Read read(const std::string &text) {
-  const Read whole = readIn({text});
+/// What `in` makes of a text in one piece; it must make the same of one cut in two anywhere, and byte by byte.
+template <class In> auto inAnyPieces(const In &in, const std::string &text) {
+  const auto whole = in({text});
   std::vector<std::string> bytes;
   for (size_t i = 0; i < text.size(); ++i) {
-    EXPECT_EQ(readIn({text.substr(0, i), text.substr(i)}), whole) << "cut at " << i << " of " << text;
+    EXPECT_EQ(in({text.substr(0, i), text.substr(i)}), whole) << "cut at " << i << " of " << text;
     bytes.push_back(text.substr(i, 1));
   }
-  EXPECT_EQ(readIn(bytes), whole) << text;
+  EXPECT_EQ(in(bytes), whole) << text;
   return whole;
 }
+
+Read read(const std::string &text) { return inAnyPieces(readIn, text); }
 
 TEST(LoadHttpResponse, BodiesOfEveryKind) {
   const Read ok{200, "text/plain", "hello", ""};
@@ -125,16 +127,7 @@ std::vector<std::string> eventsIn(const std::vector<std::string> &pieces) {
   return all;
 }
 
-std::vector<std::string> events(const std::string &text) {
-  const std::vector<std::string> whole = eventsIn({text});
-  std::vector<std::string> bytes;
-  for (size_t i = 0; i < text.size(); ++i) {
-    EXPECT_EQ(eventsIn({text.substr(0, i), text.substr(i)}), whole) << "cut at " << i << " of " << text;
-    bytes.push_back(text.substr(i, 1));
-  }
-  EXPECT_EQ(eventsIn(bytes), whole) << text;
-  return whole;
-}
+std::vector<std::string> events(const std::string &text) { return inAnyPieces(eventsIn, text); }
 
 TEST(LoadEventStream, EventsOfTheStandard) {
   using Events = std::vector<std::string>;

@@ -106,18 +106,6 @@ std::vector<Certificate::Part> spansOf(const Certificate &certificate) {
   return spans;
 }
 
-/// Loads the plan of a span. Throws what loadPlan throws, and PlanDamaged if it is not the one that was run.
-Plan planOf(const ReplayOptions &o, const CertifiedOrigin &origin) {
-  const std::string folder = Certificate::planOf(Certificate::folder(o.run), origin);
-  Plan plan = loadPlan(folder);
-  if (plan.hash != origin.plan || resultIdentity(plan) != origin.results ||
-      blake3(readInput(folder + "/manifest.json", "the plan's manifest")) != origin.manifest)
-    throw UserError(ErrorCode::PlanDamaged, fmt::format("{} is not the plan that is certified", folder));
-  if (!o.data.empty())
-    plan.run.trainData = absolutePath(o.data);
-  return plan;
-}
-
 void verify(const ReplayOptions &o) {
   const Certificate certificate = Certificate::read(o.run);
   const auto [from, to] = o.steps ? parseSteps(*o.steps) : std::pair<int64_t, int64_t>(1, INT64_MAX);
@@ -141,7 +129,10 @@ void verify(const ReplayOptions &o) {
     request.from = std::max(from, span.origin.since + 1);
     if (request.from > request.to || span.origin.since >= to)
       continue;
-    const ReplayReport report = replayWith(planOf(o, span.origin), o, std::move(request));
+    Plan plan = Certificate::loadPlanOf(o.run, span.origin);
+    if (!o.data.empty())
+      plan.run.trainData = absolutePath(o.data);
+    const ReplayReport report = replayWith(std::move(plan), o, std::move(request));
     if (all.begin < 0)
       all.begin = report.begin;
     all.end = std::max(all.end, report.end);

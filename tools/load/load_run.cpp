@@ -1,5 +1,6 @@
 #include "tools/load/load_run.h"
 
+#include "support/descriptors.h"
 #include "support/diagnostics.h"
 #include "tools/load/completion_stream.h"
 #include "tools/load/failure.h"
@@ -12,7 +13,6 @@
 #include <limits>
 #include <list>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -226,15 +226,6 @@ private:
   std::list<Flight> flights;  // in the order of their starts
   int64_t next = 0, ended = 0;
 };
-
-/// Each request in flight has a descriptor; what the system allows is often 1024 at first.
-void raiseDescriptorLimit() {
-  rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
-    files.rlim_cur = files.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &files);
-  }
-}
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #include "tools/serve/serve_command.h"
 
+#include "support/descriptors.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/stderr.h"
@@ -13,7 +14,6 @@
 #include <csignal>
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 namespace gptc {
@@ -82,15 +82,6 @@ std::vector<std::string> keysOf(const std::string &file) {
 }
 
 bool isLoopback(llvm::StringRef host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
-
-/// A connection is a descriptor.
-void raiseDescriptors() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    limit.rlim_cur = limit.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-  }
-}
 
 }  // namespace
 
@@ -169,7 +160,7 @@ ApiOptions optionsOf(const ServeCommand &command) {
 
 void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &tokens, const ServeCommand &command,
            const CompletionRequest &defaults) {
-  raiseDescriptors();
+  raiseDescriptorLimit();
   Ending ending;
   ApiOptions options = optionsOf(command);
   Engine engine(executor, command.generator, command.mostWaiting, Ending::request);
@@ -183,7 +174,7 @@ void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &to
 }
 
 void serveEmbeddings(Executor &executor, const Tokenizer &tokenizer, const ServeCommand &command) {
-  raiseDescriptors();
+  raiseDescriptorLimit();
   Ending ending;
   EmbeddingsApi api(executor, tokenizer, command.vectors, command.mostWaiting, optionsOf(command), Ending::request);
   runServer(api, command, ending,

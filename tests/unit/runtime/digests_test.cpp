@@ -52,7 +52,7 @@ TEST_F(Digests, AreOfEveryElementWithoutPadding) {
   }
 }
 
-TEST_F(Digests, OfScalarsAndOfWhatHasNoElements) {
+TEST_F(Digests, OfScalars) {
   std::vector<char> four = random(4);
   const std::string digest = of(Type(DType::f32, {}), four);
   four[3] ^= 1;
