@@ -23,6 +23,7 @@
 #include "support/words.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/main_guard.h"
+#include "tools/commands/run_as_options.h"
 #include "tools/compiler/compile.h"
 #include "tools/estimate/run_log.h"
 #include "tools/planner/cache_dir.h"
@@ -408,23 +409,6 @@ int runTraining(const RunOptions &o, const std::vector<std::string> &words) {
   });
 }
 
-/// How a model of a folder or GGUF file runs.
-void addModelOptions(Command a, RunOptions &o) {
-  a.option(
-       "--context", o.as.context,
-       fmt::format("tokens that a model of a folder or GGUF file sees; default: its own, at most {}", kUsualContext))
-      .within(int64_t(1), int64_t(1) << 20);
-  a.option("--precision", o.as.precision,
-           "what a model of a folder or GGUF file computes in; default: bf16 where this CPU multiplies it and no "
-           "weight is wider, else fp32")
-      .oneOf({"fp32", "bf16", "fp16"});
-  a.option(
-       "--weights", o.as.weights,
-       "how the weights of products of such a model are kept: as they are computed with, or in 8 or 4 bits; default: "
-       "q8_0 or q4_0 if the file has them so, else compute")
-      .oneOf({"compute", "q8_0", "q4_0"});
-}
-
 int run(int argc, char **argv) {
   RunOptions o;
   CommandLine app("gptrun", "gptrun: trains, samples and evaluates a plan made by `gptc compile`");
@@ -483,22 +467,22 @@ int run(int argc, char **argv) {
 
   Command sample = app.command("sample", "continue a prompt");
   common(sample, true);
-  addModelOptions(sample, o);
+  addRunAsOptions(sample, o.as);
   weights(sample);
   addSampleOptions(sample, o.sample);
   Command serve = app.command("serve", "answer over HTTP, by the interface of OpenAI: /v1/completions, /v1/models");
   common(serve, true);
-  addModelOptions(serve, o);
+  addRunAsOptions(serve, o.as);
   weights(serve);
   addServeOptions(serve, o.serve);
   Command embed = app.command("embed", "vectors of texts, by an encoder or a decoder");
   common(embed, true);
-  addModelOptions(embed, o);
+  addRunAsOptions(embed, o.as);
   weights(embed);
   addEmbedOptions(embed, o.embed);
   Command eval = app.command("eval", "loss on the validation data, or on another file");
   common(eval, true);
-  addModelOptions(eval, o);
+  addRunAsOptions(eval, o.as);
   weights(eval);
   eval.flag("--as-sampled", o.asSampled,
             "by what `gptrun sample` computes with: precision.weights, and the cache; so are models of other programs");

@@ -196,6 +196,24 @@ bool isImportable(const std::string &path) {
          (fs::is_regular_file(fs::path(path) / "config.json", e) && !fs::exists(fs::path(path) / "planned.gir", e));
 }
 
+void requireNoRunAs(const RunAs &how, const std::string &why, const std::string &help) {
+  for (const auto &[option, given] : {std::pair{"--context", how.context > 0},
+                                      {"--precision", !how.precision.empty()},
+                                      {"--weights", !how.weights.empty()}})
+    if (given)
+      throw UserError(ErrorCode::Usage, fmt::format("{} is for a Hugging Face folder or a GGUF file: {}", option, why),
+                      help);
+}
+
+static void requireTokenizer(const ImportedModel &imported, ImportFor purpose) {
+  if (imported.tokenizer.empty())
+    throw UserError(ErrorCode::FileMissing, fmt::format("{} has no tokenizer", imported.path),
+                    "copy tokenizer.json or tokenizer.model into it, from where the weights are from");
+  if (const std::string why = imported.tokenizerProblem(purpose); !why.empty())
+    throw UserError(ErrorCode::NotBuiltYet,
+                    fmt::format("the tokenizer {} cannot be used: {}", imported.tokenizer, why));
+}
+
 Plan planOfModel(const ImportedModel &imported, const RunAs &how, ImportFor purpose) {
   ModelConfig model = imported.model;
   if (how.context > model.blockSize)
@@ -204,12 +222,8 @@ Plan planOfModel(const ImportedModel &imported, const RunAs &how, ImportFor purp
         fmt::format("--context {}: {} has a context of {} tokens", how.context, imported.path, model.blockSize),
         fmt::format("--context {} is the longest", model.blockSize));
   model.blockSize = how.context ? how.context : std::min(model.blockSize, kUsualContext);
-  if (imported.tokenizer.empty())
-    throw UserError(ErrorCode::FileMissing, fmt::format("{} has no tokenizer", imported.path),
-                    "copy tokenizer.json or tokenizer.model into it, from where the weights are from");
-  if (const std::string why = imported.tokenizerProblem(purpose); !why.empty())
-    throw UserError(ErrorCode::NotBuiltYet,
-                    fmt::format("the tokenizer {} cannot be used: {}", imported.tokenizer, why));
+  if (purpose != ImportFor::sizes)
+    requireTokenizer(imported, purpose);
 
   Plan plan;
   plan.dir = absolutePath(imported.path);
@@ -224,8 +238,9 @@ Plan planOfModel(const ImportedModel &imported, const RunAs &how, ImportFor purp
                                    {"precision.compute", precision},
                                    {"precision.weights", weights}})
     settings.push_back(fmt::format("{}={}", key, tomlString(value)));
-  const std::string tokenizer = absolutePath(imported.tokenizer);
-  if (purpose == ImportFor::tokens || model.causal)  // the reader wants one more token of an encoder
+  const std::string tokenizer = purpose == ImportFor::sizes ? "" : absolutePath(imported.tokenizer);
+  // The reader wants one more token of an encoder.
+  if (purpose == ImportFor::tokens || (purpose == ImportFor::vectors && model.causal))
     settings.push_back("data.tokenizer=" + tomlString(tokenizer));
   settings.push_back("train.micro_batch=1");
   const Config config = readConfig("", settings);

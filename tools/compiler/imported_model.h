@@ -11,8 +11,9 @@
 
 namespace gptc {
 
-/// What is wanted of a model. For vectors of texts an encoder needs no head, and no token that hides others.
-enum class ImportFor { tokens, vectors };
+/// What is wanted of a model. For vectors of texts an encoder needs no head, and no token that hides others. For the
+/// sizes of what continues texts it needs no tokenizer.
+enum class ImportFor { tokens, vectors, sizes };
 
 struct ImportedModel {
   std::string path;  // as given
@@ -48,9 +49,12 @@ struct RunAs {
 };
 inline constexpr int64_t kUsualContext = 4096;
 
+/// Throws UserError(Usage) if something of `how` is given beside a model that says it itself: "a plan has its own".
+void requireNoRunAs(const RunAs &how, const std::string &why, const std::string &help);
+
 /// A plan for this machine's CPU: servingPlan makes its functions to continue texts, embeddingPlan those that make
 /// vectors of them. Its run begins with the model's weights and has no data. Throws UserErrors: those of the
-/// configuration, Usage for a context that the model has not, and FileMissing if it has no tokenizer.
+/// configuration, Usage for a context that the model has not, and FileMissing if it has no tokenizer and needs one.
 Plan planOfModel(const ImportedModel &model, const RunAs &how, ImportFor purpose = ImportFor::tokens);
 
 }  // namespace gptc

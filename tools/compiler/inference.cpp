@@ -2,6 +2,7 @@
 
 #include "ir/facts.h"
 #include "ir/mesh.h"
+#include "passes/decisions.h"
 #include "passes/pass.h"
 #include "support/diagnostics.h"
 #include "support/words.h"
@@ -79,24 +80,57 @@ void keepOnly(Module &m, llvm::ArrayRef<llvm::StringRef> functions, const Target
 }
 
 /// With all functions that a module built so has.
-Plan madeAnew(Plan plan, const BuildOptions &build, const std::string &cacheDir) {
-  plan.planned = PlanForRanks(plan, 1).planForInference(plan.target, cacheDir, build);
+std::unique_ptr<Module> madeAnew(const Plan &plan, const BuildOptions &build, const std::string &cacheDir) {
+  std::unique_ptr<Module> m = PlanForRanks(plan, 1).planForInference(plan.target, cacheDir, build);
   std::vector<std::string> functions;
-  for (const auto &f : plan.planned->functions)
+  for (const auto &f : m->functions)
     functions.push_back(f->name);
+  keepOnly(*m, std::vector<llvm::StringRef>(functions.begin(), functions.end()), plan.target);
+  return m;
+}
+
+Plan withModule(Plan plan, std::unique_ptr<Module> m) {
+  plan.planned = std::move(m);
   plan.joint.reset();
-  keepOnly(*plan.planned, std::vector<llvm::StringRef>(functions.begin(), functions.end()), plan.target);
   return plan;
 }
 
 }  // namespace
 
+std::unique_ptr<Module> servingModule(const Plan &plan, int64_t slots, const std::string &cacheDir) {
+  return madeAnew(plan, {.slots = slots}, cacheDir);
+}
+
 Plan servingPlan(Plan plan, int64_t slots, const std::string &cacheDir) {
-  return madeAnew(std::move(plan), {.slots = slots}, cacheDir);
+  std::unique_ptr<Module> m = servingModule(plan, slots, cacheDir);
+  return withModule(std::move(plan), std::move(m));
 }
 
 Plan embeddingPlan(Plan plan, const std::string &cacheDir) {
-  return madeAnew(std::move(plan), {.embed = true}, cacheDir);
+  std::unique_ptr<Module> m = madeAnew(plan, {.embed = true}, cacheDir);
+  return withModule(std::move(plan), std::move(m));
+}
+
+int64_t bytesOfCaches(const Module &m) {
+  int64_t bytes = 0;
+  for (const auto &s : m.states)
+    bytes += kindOf(*s) == StateKind::cache ? s->type.bytes() : 0;
+  return bytes;
+}
+
+std::string slotsInWords(const Module &serving, int64_t slots) {
+  return fmt::format("{} slot{} of {} tokens: {} of cache, {} in all", slots, slots == 1 ? "" : "s",
+                     fact<&ModelFacts::blockSize>(serving), formatBytes(double(bytesOfCaches(serving))),
+                     formatBytes(double(fact<&MemoryFacts::arenaBytes>(serving))));
+}
+
+std::string weightsInWords(const Module &m) {
+  const Weights weights = fact<&PrecisionFacts::weights>(m);
+  std::string kept = weights == Weights::compute ? "" : fmt::format("{}, none", nameOf(weights));
+  for (const Decision &d : decisionsOf(m))
+    if (d.pass == "quantize-weights")
+      kept = fmt::format("{}; {}", d.choice, d.note);
+  return kept;
 }
 
 Plan inferencePlan(Plan plan, llvm::ArrayRef<llvm::StringRef> functions, const std::string &cacheDir) {

@@ -6,6 +6,7 @@
 
 #include "llvm/ADT/ArrayRef.h"
 
+#include <memory>
 #include <string>
 
 namespace gptc {
@@ -25,8 +26,17 @@ Plan inferencePlan(Plan plan, llvm::ArrayRef<llvm::StringRef> functions, const s
 /// (frontends/model_builder.h), made anew from the plan's model description. Throws UserError(RanksUnclear) if it was
 /// compiled from a module.
 Plan servingPlan(Plan plan, int64_t slots, const std::string &cacheDir);
+/// The module of that plan. Compiles no kernels.
+std::unique_ptr<Module> servingModule(const Plan &plan, int64_t slots, const std::string &cacheDir);
 
 /// A plan for one rank that makes vectors of texts: the functions @embed_N, in the same way.
 Plan embeddingPlan(Plan plan, const std::string &cacheDir);
+
+/// Bytes of a module's caches of keys and values.
+int64_t bytesOfCaches(const Module &m);
+/// "8 slots of 1024 tokens: 288.0 MiB of cache, 801.3 MiB in all", of a module of servingPlan.
+std::string slotsInWords(const Module &serving, int64_t slots);
+/// How weights are kept: "q8_0, 24 of 25 weights; products round ..."; "" if as they are computed with.
+std::string weightsInWords(const Module &m);
 
 }  // namespace gptc

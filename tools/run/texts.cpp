@@ -2,7 +2,6 @@
 
 #include "frontends/hf_folder.h"
 #include "ir/facts.h"
-#include "passes/decisions.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/serve/scored_loss.h"
 #include "runtime/train/session.h"
@@ -10,7 +9,6 @@
 #include "runtime/train/weights.h"
 #include "support/diagnostics.h"
 #include "support/stderr.h"
-#include "support/words.h"
 #include "tools/compiler/inference.h"
 #include "tools/planner/cache_dir.h"
 #include "tools/run/plans.h"
@@ -49,12 +47,7 @@ private:
 
 /// Says how weights are kept, if it is not as they are computed with.
 void noteWeights(const Module &m) {
-  const Weights weights = fact<&PrecisionFacts::weights>(m);
-  std::string kept = weights == Weights::compute ? "" : fmt::format("{}, none", nameOf(weights));
-  for (const Decision &d : decisionsOf(m))
-    if (d.pass == "quantize-weights")
-      kept = fmt::format("{}; {}", d.choice, d.note);
-  if (!kept.empty())
+  if (const std::string kept = weightsInWords(m); !kept.empty())
     printError("note: weights as {}\n", kept);
 }
 
@@ -65,14 +58,8 @@ Plan withSlots(Plan plan, int64_t slots) {
     return inferencePlan(std::move(plan), kSampling, defaultCacheDir());
   plan = servingPlan(std::move(plan), slots, defaultCacheDir());
   noteWeights(*plan.planned);
-  if (slots > 1) {
-    int64_t cache = 0;
-    for (const auto &s : plan.planned->states)
-      cache += kindOf(*s) == StateKind::cache ? s->type.bytes() : 0;
-    printError("note: {} slots of {} tokens: {} of cache, {} in all\n", slots,
-               fact<&ModelFacts::blockSize>(*plan.planned), formatBytes(double(cache)),
-               formatBytes(double(fact<&MemoryFacts::arenaBytes>(*plan.planned))));
-  }
+  if (slots > 1)
+    printError("note: {}\n", slotsInWords(*plan.planned, slots));
   return plan;
 }
 
@@ -100,13 +87,7 @@ Plan planForTexts(RunOptions &o, ImportFor purpose = ImportFor::tokens) {
   std::error_code e;
   if (!isImportable(o.plan) && !std::filesystem::is_regular_file(o.plan, e)) {
     Plan plan = planOf(o);
-    for (const auto &[option, given] : {std::pair{"--context", o.as.context > 0},
-                                        {"--precision", !o.as.precision.empty()},
-                                        {"--weights", !o.as.weights.empty()}})
-      if (given)
-        throw UserError(ErrorCode::Usage,
-                        fmt::format("{} is for a Hugging Face folder or a GGUF file: a plan has its own", option),
-                        "leave it out, or compile the plan again");
+    requireNoRunAs(o.as, "a plan has its own", "leave it out, or compile the plan again");
     return plan;
   }
   if (o.checkpoint || !o.outDir.empty())

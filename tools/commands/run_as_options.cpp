@@ -1,0 +1,27 @@
+#include "tools/commands/run_as_options.h"
+
+namespace gptc {
+
+std::vector<Option> addRunAsOptions(Command command, RunAs &as) {
+  const Option context =
+      command
+          .option("--context", as.context,
+                  fmt::format("tokens that a model of a folder or GGUF file sees; default: its own, at most {}",
+                              kUsualContext))
+          .within(int64_t(1), int64_t(1) << 20);
+  const Option precision =
+      command
+          .option("--precision", as.precision,
+                  "what a model of a folder or GGUF file computes in; default: bf16 where this CPU multiplies it and "
+                  "no weight is wider, else fp32")
+          .oneOf({"fp32", "bf16", "fp16"});
+  const Option weights =
+      command
+          .option("--weights", as.weights,
+                  "how the weights of products of such a model are kept: as they are computed with, or in 8 or 4 bits; "
+                  "default: q8_0 or q4_0 if the file has them so, else compute")
+          .oneOf({"compute", "q8_0", "q4_0"});
+  return {context, precision, weights};
+}
+
+}  // namespace gptc
