@@ -1,10 +1,13 @@
-// gptc estimate: forecasts speed, memory and days of a training run. gptc calibrate: fits a cluster to its logs.
+// gptc estimate: forecasts speed, memory and days of a training run, or serving. gptc calibrate: fits a cluster to its
+// logs.
 #include "runtime/cuda/gpu.h"
 #include "support/files.h"
 #include "support/json.h"
 #include "support/words.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/estimate_serving.h"
+#include "tools/commands/run_as_options.h"
 #include "tools/compiler/compile.h"
 #include "tools/estimate/calibrate.h"
 #include "tools/estimate/pictures.h"
@@ -143,6 +146,7 @@ struct EstimateOptions {
   double tokens = 100e9;
   bool json = false, search = false, byCode = false;
   int64_t pipeline = 1;
+  ServingRequest serving;
 };
 
 std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig &cluster,
@@ -422,26 +426,62 @@ void runCalibrate(const CalibrateOptions &o) {
 
 }  // namespace
 
+/// Options of a forecast of serving. `training`: those that are not.
+static Option addServingOptions(Command c, ServingRequest &r, const std::vector<Option> &training) {
+  Option slots = c.option("--slots", r.slots,
+                          "Forecasts gptrun sample and serve on this CPU instead, with so many samples at once: 8 or "
+                          "1,8,32. The model may be a plan, a Hugging Face folder or a GGUF file, too")
+                     .type("N");
+  for (const Option &o : training)
+    slots.excludes(o);
+  std::vector<Option> all = addRunAsOptions(c, r.as);
+  all.push_back(
+      c.option("--prompt-tokens", r.promptTokens, "Tokens of a prompt; default: 512, or what the context has room for")
+          .within(int64_t(1), int64_t(1) << 20));
+  all.push_back(c.option("--new-tokens", r.newTokens, "New tokens of a sample; default: 128, or half of the context")
+                    .within(int64_t(1), int64_t(1) << 20));
+  all.push_back(c.option("--threads", r.threads, "Threads of this CPU (0: all cores)").within(0, 4096));
+  for (Option &o : all)
+    o.needs(slots);
+  return slots;
+}
+
 void addEstimateCommand(Command &app) {
-  Command c = app.command("estimate", "Forecasts speed, memory and days of a run on a cluster");
+  Command c = app.command("estimate", "Forecasts speed, memory and days of a run on a cluster, or of serving");
   auto o = std::make_shared<EstimateOptions>();
   addModel(c, o->model, o->settings);
-  c.option("--cluster", o->cluster, "cluster.toml: devices, network, software").required().type("CLUSTER.toml");
+  const Option cluster =
+      c.option("--cluster", o->cluster, "cluster.toml: devices, network, software; needed without --slots")
+          .type("CLUSTER.toml");
   const Option gpus =
       c.option("--gpus", o->gpus, "How many: 8, 1..64 (powers of two) or 8,16,48; else as [parallel] says").type("N");
-  c.option("--tokens", o->tokens, "Tokens of the whole run").within(1.0, 1e18).showDefault();
+  const Option tokens = c.option("--tokens", o->tokens, "Tokens of the whole run").within(1.0, 1e18).showDefault();
   const Option pipeline = c.option("--pipeline", o->pipeline, "Stages of a pipeline, which is forecast and not run")
                               .within<int64_t>(1, 1024)
                               .showDefault();
   const Option search = c.flag("--search", o->search, "The best strategy for each number of GPUs").excludes(pipeline);
-  c.flag("--by-code", o->byCode,
-         "Times by the code of the plan's kernels, as `gptc explain --target` says them. Needs NVRTC and nvdisasm, and "
-         "no GPU")
-      .excludes(pipeline)
-      .excludes(search);
-  c.flag("--json", o->json, "Prints JSON: one object for one number of GPUs, else a list");
-  c.option("--svg", o->svg, "Draws days.svg, step.svg and memory.svg into a folder").type("FOLDER");
-  c.run([o, gpus] {
+  const Option byCode = c.flag("--by-code", o->byCode,
+                               "Times by the code of the plan's kernels, as `gptc explain --target` says them. Needs "
+                               "NVRTC and nvdisasm, and no GPU")
+                            .excludes(pipeline)
+                            .excludes(search);
+  c.flag("--json", o->json, "Prints JSON: one object for one number of GPUs or for serving, else a list");
+  const Option svg = c.option("--svg", o->svg, "Draws days.svg, step.svg and memory.svg into a folder").type("FOLDER");
+  const Option slots = addServingOptions(c, o->serving, {gpus, tokens, pipeline, search, byCode, svg});
+  c.run([o, cluster, gpus, slots] {
+    if (slots.given()) {
+      o->serving.model = o->model;
+      o->serving.settings = o->settings;
+      o->serving.cluster = o->cluster;
+      o->serving.json = o->json;
+      if (cluster.given() && o->serving.threads)
+        throw UserError(ErrorCode::Usage, "--threads is for this CPU, and --cluster describes another",
+                        "leave one of them out");
+      return estimateServing(o->serving);
+    }
+    if (!cluster.given())
+      throw UserError(ErrorCode::Usage, "--cluster is required",
+                      "name a cluster.toml, or with --slots N forecast serving on this CPU");
     if (gpus.given() && !o->gpus)
       o->gpus = "";  // '' is no number of GPUs
     runEstimate(*o);

@@ -1,0 +1,39 @@
+// gptc estimate MODEL --slots N: forecasts `gptrun sample` and `gptrun serve`.
+#pragma once
+
+#include "tools/compiler/imported_model.h"
+#include "tools/estimate/serving.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+struct ServingRequest {
+  std::string model;                        // a model.toml, a plan, a Hugging Face folder or a GGUF file
+  std::vector<std::string> settings;        // key=value, of a model.toml
+  std::string slots;                        // "1,8,32"
+  std::string cluster;                      // a file with the rates of a CPU; "": this one is measured
+  RunAs as;                                 // of a folder or GGUF file
+  int64_t promptTokens = 0, newTokens = 0;  // 0: not given
+  unsigned threads = 0;                     // 0: all cores
+  bool json = false;
+};
+
+/// Numbers of slots, each from 1 to 1024 and once, in the order of the text. Throws UserError(Usage).
+std::vector<int64_t> parseSlots(const std::string &text);
+
+/// What `gptrun sample` and `serve` would make servingPlan of. No weights are read, and no tokenizer is needed. Throws
+/// UserErrors: those of loadPlan, importedModel, planOfModel, readConfig and requireGenerator; Usage for options that
+/// the model has not; FileMissing; NotBuiltYet for a module and for a GPU.
+Plan planToServe(const ServingRequest &request);
+
+/// The tokens of each slot; what is not given becomes 512 and 128, or what the context has room for. Throws
+/// UserError(Usage) if the context is too short.
+ServingLoad loadOf(const ServingRequest &request, int64_t context);
+
+/// Prints the forecast. Throws what these throw, and the UserErrors of loadCluster and of measuring.
+void estimateServing(const ServingRequest &request);
+
+}  // namespace gptc
