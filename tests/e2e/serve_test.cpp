@@ -559,6 +559,21 @@ TEST_F(ServeTest, APortThatIsTakenIsExplained) {
       << r.output;
 }
 
+TEST_F(ServeTest, AnEndOfItsOwnIsAnError) {
+  Served full({trained->plan}, trained->w.path("full.log"),
+              {{"LD_PRELOAD", std::string(GPTC_BIN_DIR) + "/../lib/libkill_shim.so"},
+               {"GPTC_TEST_AT", "accept:3"},
+               {"GPTC_TEST_DO", "enfile"}});
+  ASSERT_NE(full.port(), 0);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(ask(full.port(), "/health").status, 200);
+  HttpConnection refused(full.port());
+  const Result r = full.process().wait();
+  EXPECT_EQ(r.code, 4) << full.output();
+  EXPECT_NE(full.output().find("error[GPTC0405]: the system gave the server no more connections"), std::string::npos)
+      << full.output();
+}
+
 /// Requests with bytes changed, left out and put in.
 TEST_F(ServeTest, RandomRequestsAreAnswered) {
   serve();

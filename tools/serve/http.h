@@ -69,8 +69,9 @@ class HttpServer {
 public:
   virtual ~HttpServer() = default;
   virtual int port() const = 0;
-  /// Answers until stop(), and then until the last answer is sent.
-  virtual void run() = 0;
+  /// Answers until stop(), and then until the last answer is sent. False if it ended by itself, as when the system has
+  /// no more descriptors for anybody.
+  virtual bool run() = 0;
   /// From any thread. No more requests are taken; connections between requests are closed.
   virtual void stop() = 0;
 };
@@ -81,7 +82,7 @@ std::unique_ptr<HttpServer> listenHttp(const HttpOptions &options);
 
 /// The plug-in's function. Null, with a reason, if the port cannot be had.
 using MakeHttpServer = HttpServer *(const HttpOptions &, std::string &why);
-#define GPTC_HTTP_ENTRY gptc_http_2
+#define GPTC_HTTP_ENTRY gptc_http_3
 #define GPTC_HTTP_NAME_(entry) #entry
 #define GPTC_HTTP_NAME(entry) GPTC_HTTP_NAME_(entry)
 constexpr const char *httpEntry = GPTC_HTTP_NAME(GPTC_HTTP_ENTRY);

@@ -134,8 +134,9 @@ void runServer(OpenAiApi &api, const ServeCommand &command, Ending &ending, cons
              isV6 ? "]" : "", server->port(), what);
   std::fflush(stdout);
 
+  bool wasStopped = true;
   std::thread serving([&] {
-    server->run();
+    wasStopped = server->run();
     Ending::request();  // also if it ends by itself
   });
   ending.await(-1);
@@ -146,6 +147,10 @@ void runServer(OpenAiApi &api, const ServeCommand &command, Ending &ending, cons
   end();
   server->stop();
   serving.join();
+  if (!wasStopped)
+    throw UserError(ErrorCode::TargetUnavailable,
+                    "the system gave the server no more connections (too many open files or too little memory?), so it "
+                    "ended; start it again with fewer --connections");
 }
 
 ApiOptions optionsOf(const ServeCommand &command) {

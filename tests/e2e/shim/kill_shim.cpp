@@ -1,10 +1,12 @@
 // Loaded with LD_PRELOAD by the kill tests: ends the process, or makes a call fail or take long, inside the Nth write,
-// fsync or rename that concerns a checkpoint.
-//   GPTC_TEST_AT      "write:3", "fsync:2", "rename:1": which call, counted from 1; a write is cut in half first
-//   GPTC_TEST_DO      "kill" (default) | "enospc" and "edquot": a full disk or quota | "sleep": two seconds
+// fsync or rename that concerns a checkpoint, or the Nth accept.
+//   GPTC_TEST_AT      "write:3", "fsync:2", "rename:1", "accept:2": which call, counted from 1; a write is cut in half
+//                     first
+//   GPTC_TEST_DO      "kill" (default) | "enospc" and "edquot": a full disk or quota | "enfile": no descriptors in the
+//                     whole system | "sleep": two seconds
 //   GPTC_TEST_RANK    the rank that it happens to; default: any
 //   GPTC_TEST_LATE    a rank that takes half a second to create each file; others take one to give up a folder
-//   GPTC_TEST_COUNTS  a file that receives the three totals on exit
+//   GPTC_TEST_COUNTS  a file that receives the totals on exit, in this order
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -15,13 +17,14 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <string>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
 
 namespace {
 
-enum Call { writeCall, fsyncCall, renameCall, calls };
-const char *const names[calls] = {"write", "fsync", "rename"};
+enum Call { writeCall, fsyncCall, renameCall, acceptCall, calls };
+const char *const names[calls] = {"write", "fsync", "rename", "accept"};
 std::atomic<int> counts[calls];
 
 template <typename F> F next(const char *name) { return reinterpret_cast<F>(::dlsym(RTLD_NEXT, name)); }
@@ -53,7 +56,7 @@ bool isMoment(Call call) {
 
 int act() {
   const char *what = std::getenv("GPTC_TEST_DO");
-  for (auto [name, error] : {std::pair("enospc", ENOSPC), {"edquot", EDQUOT}})
+  for (auto [name, error] : {std::pair("enospc", ENOSPC), {"edquot", EDQUOT}, {"enfile", ENFILE}})
     if (what && std::strcmp(what, name) == 0) {
       errno = error;
       return -1;
@@ -117,6 +120,11 @@ int rename(const char *from, const char *to) {
     return r;
   }
   return concerns(to) && isMoment(renameCall) && act() ? -1 : real(from, to);
+}
+
+int accept(int fd, sockaddr *from, socklen_t *size) {
+  static auto real = next<int (*)(int, sockaddr *, socklen_t *)>("accept");
+  return isMoment(acceptCall) && act() ? -1 : real(fd, from, size);
 }
 
 }  // extern "C"

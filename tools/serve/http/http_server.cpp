@@ -267,11 +267,12 @@ public:
     return false;
   }
   int port() const override { return boundPort; }
-  void run() override {
+  bool run() override {
     isStarted = true;
     if (!isStopping)
       listen_after_bind();
     isEnded = true;
+    return isStopping;
   }
   void stop() override {
     isStopping = true;
