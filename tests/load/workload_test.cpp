@@ -1,12 +1,19 @@
 #include "tools/load/workload.h"
 
 #include "support/diagnostics.h"
+#include "tools/load/failure.h"
 #include "tools/load/server.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <netinet/in.h>
+#include <poll.h>
 #include <set>
+#include <sys/socket.h>
+#include <thread>
+#include <unistd.h>
 
 using namespace gptc;
 using namespace gptc::load;
@@ -152,6 +159,48 @@ TEST(LoadServer, Addresses) {
             "GET /p/v1/models HTTP/1.1\r\nHost: [::1]:81\r\nUser-Agent: gptc/" GPTC_VERSION "\r\n"
             "Connection: close\r\nAuthorization: Bearer k\r\n\r\n");
   EXPECT_NE(s.request("/v1/completions", "{}").find("\r\nContent-Length: 2\r\n\r\n{}"), std::string::npos);
+}
+
+/// Sends a request of 64 MiB, more than sockets hold, to a server that says `answer` and closes without reading all.
+/// The status that came, or what failed.
+std::string statusOfUnread(const std::string &answer) {
+  const int listening = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  EXPECT_EQ(::bind(listening, reinterpret_cast<sockaddr *>(&at), size), 0);
+  EXPECT_EQ(::listen(listening, 1), 0);
+  EXPECT_EQ(::getsockname(listening, reinterpret_cast<sockaddr *>(&at), &size), 0);
+  std::thread server([&] {
+    const int fd = ::accept(listening, nullptr, nullptr);
+    char byte;
+    EXPECT_EQ(::recv(fd, &byte, 1, 0), 1);
+    EXPECT_EQ(::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL), ssize_t(answer.size()));
+    ::close(fd);  // resets the connection, as there is something unread
+  });
+  Server::Address address{};
+  std::memcpy(&address.bytes, &at, sizeof at);
+  address.size = sizeof at;
+  std::string said;
+  try {
+    Connection c(address, std::string(size_t(64) << 20, 'x'));
+    for (bool isComplete = false; !isComplete; isComplete = c.advance([](std::string_view) {})) {
+      pollfd p{c.descriptor(), short(c.isSending() ? POLLOUT : POLLIN), 0};
+      ::poll(&p, 1, -1);
+    }
+    said = std::to_string(c.response().status());
+  } catch (const Failure &f) {
+    said = f.kind;
+  }
+  server.join();
+  ::close(listening);
+  return said;
+}
+
+TEST(LoadServer, AnAnswerToHalfARequestIsTaken) {
+  EXPECT_EQ(statusOfUnread("HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\n{}"), "413");
+  EXPECT_EQ(statusOfUnread(""), "connection reset");
 }
 
 }  // namespace

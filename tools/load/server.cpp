@@ -144,10 +144,13 @@ bool Connection::advance(HttpResponse::Body body) {
       continue;
     if (n < 0 && errno == EAGAIN)
       return false;
-    if (n < 0)
+    if (n < 0 && errno != EPIPE && errno != ECONNRESET)
       failConnection(errno);
-    done += size_t(n);
-    sent = done == request.size();
+    if (n < 0)  // who refuses a request may answer before reading all of it
+      broken = errno;
+    else
+      done += size_t(n);
+    sent = broken || done == request.size();
     if (sent)
       request = {};
   }
@@ -157,6 +160,8 @@ bool Connection::advance(HttpResponse::Body body) {
     return false;
   if (n < 0)
     failConnection(errno);
+  if (n == 0 && broken && answer.status() == 0)
+    failConnection(broken);
   if (n == 0)
     answer.end();
   else

@@ -57,6 +57,7 @@ private:
   std::string request;
   size_t done = 0;  // bytes of it that are sent
   bool connected = false, sent = false;
+  int broken = 0;  // why the rest of it cannot be sent
   HttpResponse answer;
 };
 
