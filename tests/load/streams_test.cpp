@@ -44,7 +44,7 @@ Read readIn(const std::vector<std::string> &pieces) {
 
 /// What `in` makes of a text in one piece; it must make the same of one cut in two anywhere, and byte by byte.
 template <class In> auto inAnyPieces(const In &in, const std::string &text) {
-  const auto whole = in({text});
+  auto whole = in({text});
   std::vector<std::string> bytes;
   for (size_t i = 0; i < text.size(); ++i) {
     EXPECT_EQ(in({text.substr(0, i), text.substr(i)}), whole) << "cut at " << i << " of " << text;
