@@ -1,6 +1,7 @@
 #include "support/gguf/blocks.h"
 
 #include "support/diagnostics.h"
+#include "support/gguf/q4_k.h"
 
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/STLExtras.h"
@@ -254,6 +255,11 @@ bool quantize(GgmlType type, const float *values, int64_t n, void *blocks) {
     GPTC_CHECK(n % kSmall == 0, "{} values in blocks", n);
     for (int64_t i = 0; i < n; i += kSmall, b += 18)
       fits &= writeQ4_0(values + i, b);
+    return fits;
+  case GgmlType::q4_k:
+    GPTC_CHECK(n % kSuper == 0, "{} values in blocks", n);
+    for (int64_t i = 0; i < n; i += kSuper, b += 144)
+      fits &= writeQ4_K(values + i, b);
     return fits;
   default:
     GPTC_UNREACHABLE("{} is not written", ggmlFormat(type).name);

@@ -4,7 +4,7 @@
 //
 // All formats have a name and a size, so that messages can name what a file holds and offsets can be checked. Values
 // are read of f32, f16, bf16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K, and written as f32, f16, bf16,
-// Q8_0 and Q4_0.
+// Q8_0, Q4_0 and Q4_K.
 #pragma once
 
 #include "llvm/ADT/StringRef.h"
@@ -48,8 +48,10 @@ void dequantize(GgmlType type, const void *blocks, int64_t n, float *to);
 
 /// Rounds `n` values, a multiple of the block's, to f32, f16, bf16 (to nearest even), Q8_0 (the scale is the largest
 /// magnitude / 127, each value the nearest multiple, ties away from zero) or Q4_0 (the value of the largest magnitude
-/// is -8 times the scale); the bytes are those of ggml's reference. False if a finite value became infinite: beyond f16
-/// itself, or beyond what an f16 scale reaches. InternalError for other formats.
+/// is -8 times the scale); the bytes are those of ggml's reference. Or to Q4_K by a search of our own (q4_k.h), which
+/// gives the same bytes everywhere. False if a finite value became infinite: beyond f16 itself, or beyond what an f16
+/// scale reaches. Blocks with scales hold no NaN and no infinity: false too, so that callers refuse such values.
+/// InternalError for other formats.
 bool quantize(GgmlType type, const float *values, int64_t n, void *blocks);
 
 }  // namespace gptc
