@@ -590,17 +590,15 @@ GgufMetadata ggufMetadata(const ModelConfig &model, const std::string &name, Ggm
         fmt::format("no architecture of GGUF that gptc writes holds this model: {} has {}", nearest,
                     fmt::join(fewest, "; ")),
         fmt::format("{} work today; a model that is to be exported takes their keys", quotedList(architectureNames())));
-  const std::pair<GgmlType, uint32_t> kinds[] = {
-      {GgmlType::f32, 0}, {GgmlType::f16, 1}, {GgmlType::q4_0, 2}, {GgmlType::q8_0, 7}, {GgmlType::bf16, 32}};
-  const auto *kind = llvm::find_if(kinds, [&](const auto &k) { return k.first == type; });
-  GPTC_CHECK(kind != std::end(kinds), "files of {} are not written", ggmlFormat(type).name);
+  const std::optional<uint32_t> kind = ggufFileType(type);
+  GPTC_CHECK(kind, "files of {} are not written", ggmlFormat(type).name);
   const std::string prefix = std::string(chosen->name) + ".";
   GgufMetadata out{chosen->name, {}, {}};
   auto say = [&](const std::string &key, GgufValue value) { out.keys.emplace_back(key, std::move(value)); };
   say("general.architecture", std::string(chosen->name));
   say("general.type", std::string("model"));
   say("general.name", name);
-  say("general.file_type", kind->second);
+  say("general.file_type", *kind);
   say("general.quantization_version", uint32_t(2));
   say(kGgufMadeBy, std::string(kGgufMaker));
   for (const Row &r : kRows)

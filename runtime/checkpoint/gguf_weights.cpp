@@ -224,15 +224,24 @@ void loadGguf(Executor &executor, const std::string &path) {
 
 namespace {
 
-/// The format of a tensor in a file whose matrices are to be of format `type`.
-GgmlType formatOf(const GgufPart &part, GgmlType type) {
+/// The format in which the files have a parameter.
+GgmlType formatOf(const State &s, const TensorFiles &source) {
+  const StateTensors tensors(s, source);
+  for (const TensorInfo *t : tensors.found())
+    return t->dtype == DType::bf16 ? GgmlType::bf16 : t->dtype == DType::f16 ? GgmlType::f16 : GgmlType::f32;
+  return GgmlType::f32;  // whose reading says what is missing
+}
+
+/// A part of a parameter as it is to be written.
+WrittenTensor planned(const GgufPart &part, GgmlType from, const GgufRounding &how) {
+  WrittenTensor t = plannedTensor(part.name, part.shape, from, how.type);
   if (part.shape.size() == 1 || part.name == "position_embd.weight")
-    return GgmlType::f32;
-  if (part.shape.back() % ggmlFormat(type).elements)
-    return GgmlType::f16;
-  // The classifier's errors are those of the result.
-  const bool classifies = part.name == "output.weight" || part.name == "token_embd.weight";
-  return type == GgmlType::q4_0 && classifies ? GgmlType::q8_0 : type;
+    t.to = &ggmlFormat(GgmlType::f32);
+  else if (isKept(how, part.name)) {
+    t.to = t.from;
+    t.otherFormat = false;
+  }
+  return t;
 }
 
 /// The dense logical elements of a parameter, as f32, from the tensors of a checkpoint.
@@ -252,53 +261,61 @@ std::vector<float> denseOf(const State &s, const TensorFiles &source) {
   return dense;
 }
 
-/// Writes one tensor out of the dense elements of its state, which have `width` columns.
-void writeTensor(GgufWriter &out, const GgufPart &part, GgmlType type, const std::vector<float> &dense, int64_t width) {
-  const bool vector = part.shape.size() == 1;
-  const int64_t rows = vector ? 1 : part.shape[0], columns = part.shape.back();
-  std::vector<float> row(size_t(columns), 0.f);
-  std::vector<char> blocks(size_t(ggmlFormat(type).bytesOf(columns)));
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) {
+/// Gives elements of a part out of the dense elements of its state, which have `width` columns.
+ReadElements elementsOf(const GgufPart &part, const std::vector<float> &dense, int64_t width) {
+  return [&part, &dense, width](int64_t first, int64_t count, float *to) {
+    const bool vector = part.shape.size() == 1;
+    const int64_t columns = part.shape.back();
+    int64_t r = vector ? 0 : first / columns, c = first - r * columns;
+    for (int64_t n = 0; n < count; ++n) {
       const int64_t i = part.transposed ? c : r, j = part.transposed ? part.rowOf(r) : vector ? part.rowOf(c) : c;
-      row[size_t(c)] = dense[size_t(i * width + part.firstColumn + j)];
+      to[n] = dense[size_t(i * width + part.firstColumn + j)];
+      if (++c == columns) {
+        c = 0;
+        ++r;
+      }
     }
-    if (!quantize(type, row.data(), columns, blocks.data()))
-      throw UserError(ErrorCode::OutOfRange,
-                      fmt::format("tensor {} has a value that {} cannot hold", part.name, ggmlFormat(type).name),
-                      "export with --dtype fp32");
-    out.write(blocks.data(), blocks.size());
-  }
+  };
 }
 
 }  // namespace
 
-void writeGguf(const std::string &path, const Module &model, const TensorFiles &source, const GgufContent &content,
-               GgmlType type) {
+std::vector<WrittenTensor> writeGguf(const std::string &path, const Module &model, const TensorFiles &source,
+                                     const GgufContent &content, const GgufRounding &how) {
   const GgufHeads heads{fact<&ModelFacts::nHead>(model), fact<&ModelFacts::nKvHead>(model)};
-  std::vector<std::pair<const State *, std::vector<GgufPart>>> all;
-  std::vector<GgufWriter::Tensor> tensors;
+  StateParts all;
+  std::vector<WrittenTensor> written;
   for (const State *s : savedStates(model, true)) {
     const auto parts = ggufParts(*s, content.architecture, heads);
     if (!parts)
       throw UserError(ErrorCode::NotBuiltYet,
                       fmt::format("GGUF's architecture {} has no place for {}", content.architecture, s->name),
                       "export it as a Hugging Face folder");
+    const GgmlType from = formatOf(*s, source);
     for (const GgufPart &part : *parts)
-      tensors.push_back({part.name, formatOf(part, type), part.shape});
+      written.push_back(planned(part, from, how));
     all.emplace_back(s, *parts);
   }
   for (const auto &[name, values] : content.tensors)
-    tensors.push_back({name, GgmlType::f32, {int64_t(values.size())}});
-  GgufWriter out(path, content.keys, tensors);
+    written.push_back(plannedTensor(name, int64_t(values.size()), GgmlType::f32, how.type));
+  requireKept(how, written, path);
+  GgufKeys keys = content.keys;
+  setFormatKeys(keys, written);
+  std::vector<GgufWriter::Tensor> tensors;
+  for (const WrittenTensor &t : written)
+    tensors.push_back({t.name, t.to->type, t.shape});
+  ThreadPool pool(how.threads);
+  GgufWriter out(path, keys, tensors);
+  size_t next = 0;
   for (const auto &[s, parts] : all) {
     const std::vector<float> dense = denseOf(*s, source);
     for (const GgufPart &part : parts)
-      writeTensor(out, part, formatOf(part, type), dense, wholeType(*s).dim(-1));
+      writeRounded(out, written[next++], elementsOf(part, dense, wholeType(*s).dim(-1)), pool);
   }
   for (const auto &[name, values] : content.tensors)
     out.write(values.data(), values.size() * sizeof(float));
   out.finish();
+  return written;
 }
 
 }  // namespace gptc

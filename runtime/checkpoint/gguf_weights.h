@@ -2,6 +2,7 @@
 // gguf_names.h; their metadata: frontends/gguf.
 #pragma once
 
+#include "runtime/checkpoint/gguf_rounding.h"
 #include "runtime/checkpoint/tensor_files.h"
 #include "support/gguf/gguf_writer.h"
 
@@ -30,12 +31,12 @@ struct GgufContent {
 };
 
 /// Writes the parameters of `model`, a module in any phase, whose values `source` has as checkpoints do
-/// (runtime/checkpoint/file_layout.h), as a GGUF file. Matrices are of format `type` (f32, f16, bf16, q8_0 or q4_0),
-/// but f16 where that asks for rows of whole blocks, and q8_0 for the embedding and the classifier of q4_0; vectors and
-/// tables of positions are f32, as llama.cpp wants them. Takes memory for the largest parameter twice. Throws
-/// UserErrors Unwritable, DiskFull, CheckpointDamaged, CheckpointMismatch for a tensor that `source` lacks, and
-/// OutOfRange for a value that `type` cannot hold.
-void writeGguf(const std::string &path, const Module &model, const TensorFiles &source, const GgufContent &content,
-               GgmlType type);
+/// (runtime/checkpoint/file_layout.h), as a GGUF file. Matrices are rounded as `how` says; vectors and tables of
+/// positions are f32, as llama.cpp wants them. Returns its tensors, in the order of the file. Takes memory for the
+/// largest parameter twice. Throws UserErrors Unwritable, DiskFull, CheckpointDamaged, CheckpointMismatch for a tensor
+/// that `source` lacks, Usage for a pattern of `how.keep` that names no tensor, and OutOfRange for a value that a
+/// format cannot hold.
+std::vector<WrittenTensor> writeGguf(const std::string &path, const Module &model, const TensorFiles &source,
+                                     const GgufContent &content, const GgufRounding &how);
 
 }  // namespace gptc

@@ -20,6 +20,7 @@ constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint64_t kMostKeys = 1 << 16, kMostTensors = 1 << 20, kLongestKey = 1024, kLongestName = 64, kMostDims = 4,
                    kDeepest = 4, kMostAlignment = 1 << 20;
 constexpr int64_t kLongestText = 64 << 20, kMostElements = 1 << 24;  // of values that are asked for
+constexpr int64_t kMostRaw = int64_t(1) << 30;                       // bytes of all values together
 
 /// Bytes of a value of fixed size; 0 for strings and arrays.
 int64_t sizeOf(GgufType t) {
@@ -255,7 +256,7 @@ private:
   }
 
   void place() {
-    const int64_t alignment = f.integer("general.alignment").value_or(32);
+    const int64_t alignment = f.alignment();
     if (alignment < 1 || uint64_t(alignment) > kMostAlignment || (alignment & (alignment - 1)))
       f.damaged(fmt::format("general.alignment = {} is no power of two up to {}", alignment, kMostAlignment));
     const int64_t data = (at + alignment - 1) / alignment * alignment;
@@ -324,6 +325,28 @@ std::vector<std::string> GgufFile::keys() const {
   for (const auto &[key, value] : values)
     names.push_back(key);
   return names;
+}
+
+std::vector<std::pair<std::string, std::string>> GgufFile::rawKeys() const {
+  std::vector<std::pair<const std::string *, const Value *>> inOrder;
+  int64_t total = 0;
+  for (const auto &[key, value] : values) {
+    inOrder.emplace_back(&key, &value);
+    total += value.bytes;
+  }
+  if (total > kMostRaw)
+    damaged(fmt::format("its keys have {} bytes, and {} is the most", total, kMostRaw));
+  llvm::sort(inOrder, [](const auto &a, const auto &b) { return a.second->at < b.second->at; });
+  std::vector<std::pair<std::string, std::string>> raw;
+  for (const auto &[key, value] : inOrder) {
+    // Before a value stands its type; before an array's, that of an array, of its elements, and their number.
+    const int64_t before = value->array ? 16 : 4;
+    std::string bytes(size_t(before + value->bytes), 0);
+    if (!file.read(size_t(value->at - before), bytes.data(), bytes.size()))
+      damaged("it cannot be read");
+    raw.emplace_back(*key, std::move(bytes));
+  }
+  return raw;
 }
 
 const GgufFile::Value *GgufFile::find(llvm::StringRef key, bool array, llvm::ArrayRef<GgufType> types,

@@ -21,6 +21,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gptc {
@@ -60,6 +61,11 @@ public:
 
   /// All keys, sorted.
   std::vector<std::string> keys() const;
+  /// All keys in the order of the file, each with the bytes of its type and value as they stand there. Throws
+  /// UserError(CheckpointDamaged) for more than 1 GiB.
+  std::vector<std::pair<std::string, std::string>> rawKeys() const;
+  /// The number of bytes of which the place of each tensor is a multiple.
+  int64_t alignment() const { return integer("general.alignment").value_or(32); }
   bool has(llvm::StringRef key) const { return values.count(std::string_view(key)) != 0; }
   // A value; nullopt if the key is absent. Throws UserError(CheckpointDamaged) if it is of another type: any type of
   // integers suits integer(), and any of numbers number().

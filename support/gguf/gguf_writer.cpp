@@ -11,10 +11,6 @@
 namespace gptc {
 namespace {
 
-constexpr int64_t kAlignment = 32;  // what readers take if general.alignment is absent
-
-int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 template <typename T> void put(std::string &to, T value) {
   to.append(reinterpret_cast<const char *>(&value), sizeof value);
 }
@@ -54,7 +50,18 @@ template <typename T> void putValue(std::string &to, const std::vector<T> &value
     put(to, T(value));
 }
 
+void putValue(std::string &to, const GgufRaw &value) { to += value.bytes; }
+
 }  // namespace
+
+std::optional<uint32_t> ggufFileType(GgmlType type) {
+  for (const auto &[format, number] :
+       {std::pair{GgmlType::f32, 0}, std::pair{GgmlType::f16, 1}, std::pair{GgmlType::q4_0, 2},
+        std::pair{GgmlType::q8_0, 7}, std::pair{GgmlType::q4_k, 14}, std::pair{GgmlType::bf16, 32}})
+    if (format == type)
+      return number;
+  return std::nullopt;
+}
 
 int64_t GgufWriter::Tensor::bytes() const {
   int64_t n = 1;
@@ -63,8 +70,9 @@ int64_t GgufWriter::Tensor::bytes() const {
   return ggmlFormat(type).bytesOf(n);
 }
 
-GgufWriter::GgufWriter(const std::string &path, const GgufKeys &keys, const std::vector<Tensor> &tensors)
-    : path(path), temporary(fmt::format("{}.tmp{}", path, ::getpid())) {
+GgufWriter::GgufWriter(const std::string &path, const GgufKeys &keys, const std::vector<Tensor> &tensors,
+                       int64_t alignment)
+    : path(path), temporary(fmt::format("{}.tmp{}", path, ::getpid())), alignment(alignment) {
   // A rename would replace a device or a pipe by a file.
   std::error_code e;
   if (std::filesystem::exists(path, e) && !std::filesystem::is_regular_file(path, e))
@@ -108,9 +116,9 @@ GgufWriter::~GgufWriter() {
 }
 
 void GgufWriter::endTensors() {
-  static constexpr char zeros[kAlignment] = {};
   while (current < sizes.size() && written == sizes[current]) {
-    file->write(zeros, size_t(padded(written) - written));
+    const std::string zeros(size_t(padded(written) - written), 0);
+    file->write(zeros.data(), zeros.size());
     ++current;
     written = 0;
   }
