@@ -33,8 +33,9 @@ struct GgufMetadata {
   std::vector<std::pair<std::string, std::vector<float>>> tensors;
 };
 
-/// The key that says that gptc wrote a file, and its value. Other programs pass over it.
-constexpr const char *kGgufMadeBy = "gptc.made_by", *kGgufMaker = "gptc export";
+/// The key that says that gptc wrote a file, and its values: of a model of its own, and of a file of another program
+/// with other formats. Other programs pass over it.
+constexpr const char *kGgufMadeBy = "gptc.made_by", *kGgufMaker = "gptc export", *kGgufRounder = "gptc quantize";
 
 /// The architecture that holds a complete [model], and its keys in a file whose matrices are of format `type`. `name`
 /// is what other programs show. Throws UserError(NotBuiltYet) if none does, with the keys that differ from the nearest.

@@ -624,8 +624,7 @@ static bool mayStayOut(const TensorFiles &file, const TensorInfo &t, const std::
          });
 }
 
-/// The weight files in a folder: a single one, or those in an index.
-static std::vector<std::string> weightFiles(const std::string &folder) {
+std::vector<std::string> weightFiles(const std::string &folder) {
   const std::string one = folder + "/model.safetensors", index = folder + "/" + kIndexFile;
   std::error_code e;
   if (fs::exists(one, e) || !fs::exists(index, e))

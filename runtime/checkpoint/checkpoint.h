@@ -122,6 +122,10 @@ private:
   std::string folder;
 };
 
+/// The files of the weights in a folder: model.safetensors, or those that its index names. Throws
+/// UserError(CheckpointDamaged) for an index that names none.
+std::vector<std::string> weightFiles(const std::string &folder);
+
 /// Checks by their headers alone that the weights at `path`, as loadWeights takes them, are those of a model, a module
 /// in any phase: names, dtypes and shapes of all tensors. Returns whether a matrix, but for the table of positions, has
 /// more than 16 bits. Throws what loadWeights throws, with `remedy` as the fix of what does not fit.

@@ -209,13 +209,17 @@ void writeRounded(GgufWriter &out, WrittenTensor &t, const ReadElements &read, T
   }
 }
 
-std::vector<WrittenTensor> requantizeGguf(const std::string &from, const std::string &to, const GgufRounding &how,
-                                          const GgufKeys &marks) {
-  const GgufFile file(from);
+void requireOtherFile(const std::string &from, const std::string &to) {
   std::error_code e;
   if (std::filesystem::equivalent(from, to, e))
     throw UserError(ErrorCode::Unwritable, fmt::format("{} is the file that is read", to),
                     "choose another name with -o");
+}
+
+std::vector<WrittenTensor> requantizeGguf(const std::string &from, const std::string &to, const GgufRounding &how,
+                                          const GgufKeys &marks) {
+  const GgufFile file(from);
+  requireOtherFile(from, to);
   std::vector<WrittenTensor> all = planned(file, how);
   std::vector<GgufWriter::Tensor> tensors;
   for (const WrittenTensor &t : all)

@@ -73,6 +73,9 @@ using ReadElements = std::function<void(int64_t first, int64_t count, float *to)
 /// Unwritable, DiskFull.
 void writeRounded(GgufWriter &out, WrittenTensor &t, const ReadElements &read, ThreadPool &pool);
 
+/// Throws UserError(Unwritable) if both are one file, by whatever names.
+void requireOtherFile(const std::string &from, const std::string &to);
+
 /// Writes the GGUF file `from` to `to` with other formats. All keys are copied byte for byte in their order, but those
 /// of setFormatKeys; `marks` are added if the file lacks them. Returns the tensors in the order of the file. The file
 /// appears complete or not at all. Throws UserErrors: those of GgufFile; NotBuiltYet for a matrix of a format that is

@@ -7,12 +7,16 @@
 #include "support/diagnostics.h"
 #include "support/gguf/gguf_file.h"
 
+#include <filesystem>
+
 namespace gptc {
+
+namespace fs = std::filesystem;
 
 std::optional<GgmlType> ggufFormatOf(llvm::StringRef word) {
   for (const auto &[name, type] :
        {std::pair{"fp32", GgmlType::f32}, std::pair{"fp16", GgmlType::f16}, std::pair{"bf16", GgmlType::bf16},
-        std::pair{"q8_0", GgmlType::q8_0}, std::pair{"q4_0", GgmlType::q4_0}})
+        std::pair{"q8_0", GgmlType::q8_0}, std::pair{"q4_0", GgmlType::q4_0}, std::pair{"q4_k", GgmlType::q4_k}})
     if (word == name)
       return type;
   return std::nullopt;
@@ -20,25 +24,34 @@ std::optional<GgmlType> ggufFormatOf(llvm::StringRef word) {
 
 bool isExportedGguf(const std::string &file) {
   try {
-    return isGguf(file) && GgufFile(file).text(kGgufMadeBy) == kGgufMaker;
+    const std::string maker = isGguf(file) ? GgufFile(file).text(kGgufMadeBy).value_or("") : "";
+    return maker == kGgufMaker || maker == kGgufRounder;
   } catch (const UserError &) {  // damaged: nobody knows whose it is
     return false;
   }
 }
 
-std::vector<std::string> exportGguf(const std::string &file, const GgufExport &what) {
-  GgufMetadata metadata = ggufMetadata(what.config.model, what.name, what.type);
+void requireReplaceable(const std::string &file) {
+  std::error_code e;
+  if (fs::exists(fs::symlink_status(file, e)) && (fs::is_symlink(file, e) || !isExportedGguf(file)))
+    throw UserError(ErrorCode::Unwritable, fmt::format("{} is there, and no GGUF file that an export wrote", file),
+                    "remove it, or choose another name with -o");
+}
+
+GgufExported exportGguf(const std::string &file, const GgufExport &what) {
+  GgufMetadata metadata = ggufMetadata(what.config.model, what.name, what.rounding.type);
   std::optional<GgufVocabulary> vocabulary;
-  std::vector<std::string> notes;
+  GgufExported done;
   if (what.described.count("tokenizer.json"))
-    vocabulary = vocabularyOf(what.described, what.folder, what.config.model.vocabSize, &notes);
+    vocabulary = vocabularyOf(what.described, what.folder, what.config.model.vocabSize, &done.notes);
   else
-    notes.push_back("none: the run has no tokenizer.json; llama.cpp then takes tokens only");
+    done.notes.push_back("none: the run has no tokenizer.json; llama.cpp then takes tokens only");
   addVocabulary(metadata.keys, vocabulary ? &*vocabulary : nullptr);
   const std::unique_ptr<Module> model = buildModel(what.config, {.sampling = false});
-  writeGguf(file, *model, what.source, {metadata.architecture, std::move(metadata.keys), std::move(metadata.tensors)},
-            what.type);
-  return notes;
+  done.tensors =
+      writeGguf(file, *model, what.source,
+                {metadata.architecture, std::move(metadata.keys), std::move(metadata.tensors)}, what.rounding);
+  return done;
 }
 
 }  // namespace gptc

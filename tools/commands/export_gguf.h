@@ -2,6 +2,7 @@
 #pragma once
 
 #include "frontends/toml_config.h"
+#include "runtime/checkpoint/gguf_rounding.h"
 #include "runtime/checkpoint/tensor_files.h"
 #include "runtime/plan/plan.h"
 #include "support/gguf/blocks.h"
@@ -12,7 +13,7 @@
 
 namespace gptc {
 
-/// "fp32", "fp16", "bf16", "q8_0": formats of the matrices of a file that is written. nullopt for another word.
+/// fp32, fp16, bf16, q8_0, q4_0, q4_k: formats of the matrices of a file that is written. nullopt for another word.
 std::optional<GgmlType> ggufFormatOf(llvm::StringRef word);
 
 struct GgufExport {
@@ -21,14 +22,20 @@ struct GgufExport {
   const HfFiles &described;   // tokenizer.json and what lies beside it; without it the file gets no vocabulary
   std::string folder;         // of those, for messages
   std::string name;           // what other programs show
-  GgmlType type;
+  GgufRounding rounding;
 };
 
-/// Whether it is a GGUF file that exportGguf wrote.
+/// Whether it is a GGUF file that exportGguf or `gptc quantize` wrote.
 bool isExportedGguf(const std::string &file);
+/// Throws UserError(Unwritable) for what is there, a link too, and no export wrote.
+void requireReplaceable(const std::string &file);
 
-/// Returns what a user must know of the vocabulary, a line each. Throws UserErrors: those of ggufMetadata,
-/// vocabularyOf, buildModel and writeGguf.
-std::vector<std::string> exportGguf(const std::string &file, const GgufExport &what);
+struct GgufExported {
+  std::vector<std::string> notes;  // what a user must know of the vocabulary, a line each
+  std::vector<WrittenTensor> tensors;
+};
+
+/// Throws UserErrors: those of ggufMetadata, vocabularyOf, buildModel and writeGguf.
+GgufExported exportGguf(const std::string &file, const GgufExport &what);
 
 }  // namespace gptc

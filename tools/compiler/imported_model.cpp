@@ -190,6 +190,8 @@ ImportedModel importedModel(const std::string &path, ImportFor purpose) {
   return isGguf(path) ? inGguf(path, purpose) : inFolder(path, purpose);
 }
 
+Config configOf(const ImportedModel &model) { return readConfig("", settingsOf(model.model)); }
+
 bool isImportable(const std::string &path) {
   std::error_code e;
   return isGguf(path) ||

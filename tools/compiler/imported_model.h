@@ -35,6 +35,9 @@ struct ImportedModel {
 /// built. Throws UserErrors FileMissing, CheckpointDamaged, CheckpointMismatch and NotBuiltYet.
 ImportedModel importedModel(const std::string &path, ImportFor purpose = ImportFor::tokens);
 
+/// The configuration with its [model], and defaults beside it. Throws the UserErrors of the reader of configurations.
+Config configOf(const ImportedModel &model);
+
 /// The name of a model or a plan: that of the folder, or of the GGUF file without its ending.
 std::string nameOfModel(const std::string &path);
 
