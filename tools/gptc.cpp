@@ -14,6 +14,7 @@ int main(int argc, char **argv) {
     gptc::addConfigCommand(app);
     gptc::addDataCommand(app);
     gptc::addExportCommand(app);
+    gptc::addQuantizeCommand(app);
     gptc::addExplainCommand(app);
     gptc::addCertifyCommands(app);
     gptc::addBenchCommand(app);

@@ -11,6 +11,7 @@ void addCompileCommand(Command &app);
 void addConfigCommand(Command &app);
 void addDataCommand(Command &app);
 void addExportCommand(Command &app);
+void addQuantizeCommand(Command &app);
 /// `gptc certify` and `gptc verify`.
 void addCertifyCommands(Command &app);
 void addBenchCommand(Command &app);

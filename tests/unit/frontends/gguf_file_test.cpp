@@ -151,6 +151,107 @@ TEST_F(Gguf, HalvesOfQ8AreRoundedAwayFromZero) {
   EXPECT_EQ(std::vector<int>(block.begin() + 2, block.begin() + 8), (std::vector<int>{127, 1, -1, 3, -127, 0}));
 }
 
+/// Sums of twelve uniform numbers, about normal with a deviation of 1/32: the same on every machine.
+std::vector<float> nearlyNormal(size_t n, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<float> v(n);
+  for (float &x : v) {
+    int sum = 0;
+    for (int i = 0; i < 12; ++i)
+      sum += int(random() >> 20);
+    x = float(sum - 6 * 4095) * 0x1p-17f;
+  }
+  return v;
+}
+
+struct Rounded {
+  std::string blocks;
+  std::vector<float> values;
+  double error = 0;  // RMS of the difference over that of the values
+};
+
+Rounded rounded(GgmlType type, const std::vector<float> &v) {
+  Rounded r{std::string(size_t(ggmlFormat(type).bytesOf(int64_t(v.size()))), 0), std::vector<float>(v.size())};
+  EXPECT_TRUE(quantize(type, v.data(), int64_t(v.size()), r.blocks.data()));
+  dequantize(type, r.blocks.data(), int64_t(v.size()), r.values.data());
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < v.size(); ++i) {
+    difference += double(r.values[i] - v[i]) * (r.values[i] - v[i]);
+    size += double(v[i]) * v[i];
+  }
+  r.error = std::sqrt(difference / size);
+  return r;
+}
+
+TEST_F(Gguf, Q4_KRoundsNormalNumbersBetterThanQ4_0) {
+  const std::vector<float> v = nearlyNormal(256 * 64, 7);
+  const Rounded k = rounded(GgmlType::q4_k, v), zero = rounded(GgmlType::q4_0, v);
+  EXPECT_GT(k.error, 0.068);
+  EXPECT_LT(k.error, 0.071);
+  EXPECT_LT(k.error, 0.83 * zero.error);
+  // Compilers and options do not show in the bytes.
+  EXPECT_EQ(blake3(k.blocks), "f15f2a08c3e6eccdf12984ef9677159286fe212edf8229a26972c9840128c190");
+}
+
+// Numbers of 0 to 15 times six bits, less six bits, both times an f16: what a block holds exactly if its largest scale
+// and minimum are 63, and groups use 0 and 15.
+TEST_F(Gguf, ValuesOfAGridOfQ4_KStayAsTheyAre) {
+  std::mt19937 random(3);
+  for (int block = 0; block < 50; ++block) {
+    std::vector<float> v;
+    for (int g = 0; g < 8; ++g) {
+      const unsigned scale = g == 3 ? 63 : 1 + random() % 63, least = g == 5 ? 63 : random() % 64;
+      for (int i = 0; i < 32; ++i) {
+        const unsigned number = i == 0 ? 0 : i == 1 ? 15 : random() % 16;
+        v.push_back(0x1p-7f * float(scale * number) - 0x1p-6f * float(least));
+      }
+    }
+    EXPECT_EQ(rounded(GgmlType::q4_k, v).values, v) << block;
+  }
+}
+
+TEST_F(Gguf, Q4_KOfEqualAndOfSmallValues) {
+  EXPECT_EQ(rounded(GgmlType::q4_k, std::vector<float>(256, 0.f)).blocks, std::string(144, 0));
+  for (const float c : {1.f, -1.f, 0.37f, -6e4f, 0.1f})  // to half a unit in the last place of an f16
+    EXPECT_LT(rounded(GgmlType::q4_k, std::vector<float>(256, c)).error, 0x1p-11) << c;
+  for (const float c : {1e-40f, -1e-40f, 1e-38f})  // below half of the smallest f16
+    EXPECT_EQ(rounded(GgmlType::q4_k, std::vector<float>(256, c)).values, std::vector<float>(256, 0.f)) << c;
+  // Scales among the smallest f16, 2^-24 apart.
+  const std::vector<float> v = nearlyNormal(256, 1);
+  std::vector<float> small = v;
+  for (float &x : small)
+    x *= 0x1p-14f;
+  const Rounded r = rounded(GgmlType::q4_k, small);
+  EXPECT_LT(r.error, 0.15);
+  EXPECT_GT(r.error, rounded(GgmlType::q4_k, v).error);
+  // Values of one sign, far from 0 and near together: no minimum is negative, so positive ones have coarse steps.
+  std::vector<float> above(256), below(256);
+  for (size_t i = 0; i < 256; ++i) {
+    above[i] = 10 + v[i];
+    below[i] = -above[i];
+  }
+  EXPECT_LT(rounded(GgmlType::q4_k, above).error, 0.01);
+  EXPECT_LT(rounded(GgmlType::q4_k, below).error, 0.01);
+}
+
+TEST_F(Gguf, Q4_KSaysWhatNoF16Reaches) {
+  for (const auto &[value, fits] : std::vector<std::pair<float, bool>>{{5e7f, true},
+                                                                       {8e7f, false},
+                                                                       {-4e6f, true},
+                                                                       {-5e6f, false},
+                                                                       {3e38f, false},
+                                                                       {-3e38f, false},
+                                                                       {INFINITY, false},
+                                                                       {-INFINITY, false},
+                                                                       {NAN, false}}) {
+    std::vector<float> v(512, 1.f);
+    v[256 + 77] = value;  // in the second of two blocks
+    std::string blocks(288, 'x');
+    EXPECT_EQ(quantize(GgmlType::q4_k, v.data(), 512, blocks.data()), fits) << value;
+    EXPECT_EQ(blocks.substr(144) == std::string(144, 0), !fits) << value;
+  }
+}
+
 TEST_F(Gguf, ValuesThatAFormatCannotHoldAreSaid) {
   std::vector<float> v(32, 1.f);
   std::vector<char> out(256);
@@ -265,6 +366,34 @@ TEST_F(Gguf, WhatIsWrittenIsRead) {
   EXPECT_TRUE(isGguf(path));
   EXPECT_FALSE(isGguf(goldens + "blocks.txt"));
   EXPECT_FALSE(isGguf(dir.string()));
+}
+
+// Python's file has every type of value, and an alignment of 64.
+TEST_F(Gguf, KeysAreCopiedAsTheyStandInAFile) {
+  const GgufFile from(goldens + "all-types.gguf");
+  const auto raw = from.rawKeys();
+  ASSERT_EQ(raw.size(), from.keys().size());
+  GgufKeys keys;
+  for (const auto &[key, bytes] : raw)
+    keys.emplace_back(key, GgufRaw{bytes});
+  const std::string path = (dir / "copy.gguf").string();
+  const float one = 1;
+  {
+    GgufWriter out(path, keys, {{"a", GgmlType::f32, {1}}, {"b", GgmlType::f32, {1}}}, from.alignment());
+    out.write(&one, 4);
+    out.write(&one, 4);
+    out.finish();
+  }
+  const GgufFile copy(path);
+  EXPECT_EQ(copy.rawKeys(), raw);
+  EXPECT_EQ(copy.alignment(), 64);
+  EXPECT_EQ(copy.find("b")->at - copy.find("a")->at, 64);
+  EXPECT_EQ(copy.texts("a.strings"), from.texts("a.strings"));
+  // Behind the numbers of tensors and keys the two files are the same up to the first tensor's description.
+  size_t bytes = 24;
+  for (const auto &[key, value] : raw)
+    bytes += 8 + key.size() + value.size();
+  EXPECT_EQ(readFile(path).substr(24, bytes - 24), readFile(goldens + "all-types.gguf").substr(24, bytes - 24));
 }
 
 TEST_F(Gguf, AFileThatIsNotFinishedLeavesNothing) {

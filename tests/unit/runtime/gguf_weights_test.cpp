@@ -241,7 +241,7 @@ TEST(GgufWeights, WhatIsWrittenIsReadAgain) {
     for (const GgmlType type : {GgmlType::f32, GgmlType::bf16, GgmlType::f16, GgmlType::q8_0}) {
       GgufKeys keys = llamaKeys(4, architecture);
       keys.back().second = uint32_t(4);
-      writeGguf(path, *want.module, source, {architecture, keys, {{"extra", {1, 2}}}}, type);
+      writeGguf(path, *want.module, source, {architecture, keys, {{"extra", {1, 2}}}}, {type});
       const GgufFile file(path);
       EXPECT_EQ(file.find("blk.0.attn_norm.weight")->format->type, GgmlType::f32);
       EXPECT_EQ(file.find("position_embd.weight")->format->type, GgmlType::f32);
@@ -254,7 +254,7 @@ TEST(GgufWeights, WhatIsWrittenIsReadAgain) {
       EXPECT_EQ(extra[1], 2);
       Model got(text, 4, 4);
       EXPECT_EQ(codeThrown([&] { loadGguf(*got.executor, path); }), 505) << "no place for the other tensor";
-      writeGguf(path, *want.module, source, {architecture, keys, {}}, type);
+      writeGguf(path, *want.module, source, {architecture, keys, {}}, {type});
       loadGguf(*got.executor, path);
       for (const auto &s : want.module->states) {
         // Values are below 3: half a unit in the last place, or half a 127th.
@@ -272,15 +272,15 @@ TEST(GgufWeights, WhatIsWrittenIsReadAgain) {
   const TensorFiles large({dir / "model.safetensors"});
   std::string message;
   EXPECT_EQ(
-      codeThrown([&] { writeGguf(path, *want.module, large, {"gpt2", llamaKeys(4), {}}, GgmlType::f16); }, &message),
+      codeThrown([&] { writeGguf(path, *want.module, large, {"gpt2", llamaKeys(4), {}}, {GgmlType::f16}); }, &message),
       204);
   EXPECT_EQ(message, "tensor token_embd.weight has a value that F16 cannot hold");
-  EXPECT_EQ(codeThrown([&] { writeGguf(path, *want.module, large, {"gpt2", llamaKeys(4), {}}, GgmlType::bf16); }), 0);
+  EXPECT_EQ(codeThrown([&] { writeGguf(path, *want.module, large, {"gpt2", llamaKeys(4), {}}, {GgmlType::bf16}); }), 0);
   tensors.pop_back();
   writeCheckpoint(dir / "model.safetensors", tensors);
   const TensorFiles less({dir / "model.safetensors"});
   EXPECT_EQ(
-      codeThrown([&] { writeGguf(path, *want.module, less, {"gpt2", llamaKeys(4), {}}, GgmlType::f32); }, &message),
+      codeThrown([&] { writeGguf(path, *want.module, less, {"gpt2", llamaKeys(4), {}}, {GgmlType::f32}); }, &message),
       505);
   EXPECT_EQ(message, "tensor down is missing");
   EXPECT_EQ(GgufFile(path).find("token_embd.weight")->format->type, GgmlType::bf16) << "the file before stays";
