@@ -115,7 +115,7 @@ TEST_F(Gguf, WhatIsExportedComputesTheSame) {
     const double loss = lossOf(plan, checkpoint);
     EXPECT_GT(loss, 1);
     for (const auto &[word, bound] :
-         {std::pair{"fp32", 0.0}, {"bf16", 0.02}, {"fp16", 0.002}, {"q8_0", 0.02}, {"q4_0", 0.1}}) {
+         {std::pair{"fp32", 0.0}, {"bf16", 0.02}, {"fp16", 0.002}, {"q8_0", 0.02}, {"q4_0", 0.1}, {"q4_k", 0.1}}) {
       const std::string file = w.path(fmt::format("{}{}.gguf", n, word));
       const Result done = w.gptc({"export", w.path(out), "-o", file, "--format", "gguf", "--dtype", word});
       ASSERT_EQ(done.code, 0) << done.output;

@@ -89,6 +89,7 @@ TEST_F(Inputs, NoneWaitsForAPipe) {
            {"gptc compile model.toml -o t.plan --set model.init_from=hf:index >/dev/null; gptrun t.plan", 5},
            {"gptrun tiny.plan --out-dir resumed", 5},
            {"gptc export resumed -o made", 5},
+           {"gptc quantize pipe.gguf -o made.gguf --type q8_0", 3},
            {"mkdir -p tok; cp data/tokenizer.json tok; mkfifo tok/tokenizer_config.json; gptc compile model.toml "
             "--set data.tokenizer=tok/tokenizer.json",
             3},
