@@ -47,7 +47,12 @@ public:
     if (high <= low)  // one value, which is not positive: a minimum without numbers
       return {0, -low, 0};
     Fit found{0, 0, squares};
-    auto take = [&](const Fit &f) { return f.error < found.error ? found = f, true : false; };
+    auto take = [&](const Fit &f) {
+      const bool better = f.error < found.error;
+      if (better)
+        found = f;
+      return better;
+    };
     for (int trial = 0; trial < kTrials; ++trial)
       take(around((kMostNumber + kStep * (trial - kFullRange)) / (high - low), low));
     for (int i = 0; i < kRepeats && found.scale > 0; ++i)
