@@ -101,7 +101,7 @@ std::string percent(double error) { return fmt::format("{:.2f}%", 100 * error); 
 
 /// A line for each size of rows that are no whole blocks of the format, with the first such tensor.
 std::vector<std::string> otherFormats(const Quantized &done, GgmlType type) {
-  std::map<std::pair<int64_t, const char *>, std::pair<int64_t, std::string>> found;
+  std::map<std::pair<int64_t, std::string>, std::pair<int64_t, std::string>> found;  // by columns and format
   for (const WrittenTensor &t : done.tensors)
     if (t.otherFormat && found[{t.shape.back(), t.to->name}].first++ == 0)
       found[{t.shape.back(), t.to->name}].second = t.name;
