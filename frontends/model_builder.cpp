@@ -262,6 +262,7 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   Parameters declarations(*m, c);
   declarations.declare(!options.embed);
   applyGroups(config, *m);
+  applyEightBits(config, *m);
   if (config.precision.compute == "fp16")
     declarations.declareLossScale();
   if (options.embed) {

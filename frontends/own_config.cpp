@@ -13,7 +13,7 @@ json valueOf(const Member &member) {
   return std::visit(
       [](auto m) -> json {
         using M = decltype(m);
-        if constexpr (std::is_same_v<M, std::monostate>)
+        if constexpr (std::is_same_v<M, std::monostate> || std::is_same_v<M, PatternList *>)  // none of [model]
           return nullptr;
         else if constexpr (std::is_same_v<M, WordMember>)
           return m.word();

@@ -52,7 +52,8 @@ std::string ofAnyLayer(llvm::StringRef name) {
   return out;
 }
 
-Diagnostic noSuchParameter(const std::string &pattern, const SourceLoc &where, llvm::ArrayRef<State *> all) {
+/// `what`: what all are, "parameter".
+Diagnostic noSuch(const char *what, const std::string &pattern, const SourceLoc &where, llvm::ArrayRef<State *> all) {
   std::vector<std::string> names;
   for (const State *s : all) {
     const std::string any = ofAnyLayer(s->name);
@@ -63,7 +64,7 @@ Diagnostic noSuchParameter(const std::string &pattern, const SourceLoc &where, l
   const std::string near = nearestWord(pattern, names);
   return {
       ErrorCode::UnknownValue,
-      fmt::format("no parameter is called {:?}", pattern),
+      fmt::format("no {} is called {:?}", what, pattern),
       where,
       near.empty() ? "" : fmt::format("did you mean {:?}?", near),
       {fmt::format("names are those of checkpoints without \"transformer.\", such as {} or {}, and * stands for any "
@@ -84,7 +85,7 @@ void applyGroups(const Config &config, Module &m) {
   for (const ParameterGroup &g : groups)
     for (const auto &[pattern, where] : g.patterns)
       if (llvm::none_of(all, [&, &pattern = pattern](const State *s) { return matchesPattern(pattern, s->name); }))
-        problems.push_back(noSuchParameter(pattern, where, all));
+        problems.push_back(noSuch("parameter", pattern, where, all));
   for (State *s : all) {
     size_t last = groups.size();
     for (size_t i = 0; i < groups.size(); ++i)
@@ -122,6 +123,26 @@ void applyGroups(const Config &config, Module &m) {
                         groups.back().patterns[0].second,
                         "nothing is left to train",
                         {"frozen = false, or patterns that leave some parameters"}});
+  if (!problems.empty())
+    throw UserError(problems);
+}
+
+void applyEightBits(const Config &config, Module &m) {
+  std::vector<State *> all;
+  for (const auto &s : m.states)
+    if (isLayerMatrix(*s))
+      all.push_back(s.get());
+  std::vector<Diagnostic> problems;
+  for (const auto &[pattern, where] : config.precision.eightBits) {
+    bool any = false;
+    for (State *s : all)
+      if (matchesPattern(pattern, s->name)) {
+        setFact<&StateFacts::eightBits>(*s, true);
+        any = true;
+      }
+    if (!any && !all.empty())
+      problems.push_back(noSuch("matrix of a layer", pattern, where, all));
+  }
   if (!problems.empty())
     throw UserError(problems);
 }

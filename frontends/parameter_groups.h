@@ -1,4 +1,5 @@
-// Groups of parameters, [[optimizer.group]], selected by patterns on their names, with settings of their own.
+// Groups of parameters, [[optimizer.group]], selected by patterns on their names, with settings of their own; and those
+// that precision.eight_bits selects.
 //
 // A name is the state's: Hugging Face's GPT-2 name without the leading "transformer.", such as "wte.weight" or
 // "h.0.attn.c_attn.bias". In a pattern, `*` matches any text and `?` one character. A parameter belongs to the last
@@ -17,6 +18,10 @@ bool matchesPattern(llvm::StringRef pattern, llvm::StringRef name);
 /// UnknownValue for a pattern without a match; Contradiction for a group whose parameters all belong to later groups,
 /// or if all parameters are frozen.
 void applyGroups(const Config &config, Module &m);
+
+/// Marks the matrices of layers that precision.eight_bits matches (StateFacts::eightBits). Throws UserErrors together:
+/// UnknownValue for a pattern that matches none.
+void applyEightBits(const Config &config, Module &m);
 
 /// One line per group and one for parameters in no group, as `gptc compile` prints them; empty without groups.
 std::vector<std::string> describeGroups(const Config &config, const Module &m);

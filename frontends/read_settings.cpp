@@ -59,6 +59,21 @@ void readNumbers(ConfigReader &r, const char *key, const Member &member, const v
     **optional = {xs[0], xs[1]};
 }
 
+void readPatterns(ConfigReader &r, const char *key, PatternList &out, bool orNone) {
+  const TomlValue *v = r.get(key);
+  if (!v)
+    return;
+  out.clear();
+  auto *list = std::get_if<std::vector<TomlValue>>(&v->value);
+  for (const TomlValue &item : list ? llvm::ArrayRef(*list) : llvm::ArrayRef(*v))
+    if (auto *pattern = std::get_if<std::string>(&item.value))
+      out.push_back({*pattern, item.where});
+  const bool none = out.empty() && !(orNone && list && list->empty());
+  if (none || (list && out.size() != list->size()))
+    r.complain(key, ErrorCode::WrongType, fmt::format("{} must be a string or a list of strings", key),
+               fmt::format("this is {}", v->kind()), {"for example \"*.bias\" or [\"wte.*\", \"h.*.ln_1.*\"]"});
+}
+
 /// Reads the value of a key by its type.
 struct ByType {
   ConfigReader &r;
@@ -108,7 +123,7 @@ struct ByType {
   }
   void operator()(const values::Text &) const { r.string(key, as<std::string>()); }
   void operator()(const values::Path &) const { readPath(r, key, as<std::string>()); }
-  void operator()(const values::Patterns &) const { GPTC_UNREACHABLE("{} has a rule of its own", key); }
+  void operator()(const values::Patterns &t) const { readPatterns(r, key, as<PatternList>(), t.orNone); }
   void operator()(const values::Tables &) const { GPTC_UNREACHABLE("{} has a rule of its own", key); }
 };
 
@@ -164,16 +179,9 @@ void readInitFrom(Reading &in, const Setting &s) {
 }
 
 void readMatch(ConfigReader &r, const char *key, ParameterGroup &g) {
-  const TomlValue *v = r.get(key);
-  if (!v)
+  if (!r.get(key))
     return r.missing(key, "name the group's parameters, for example match = \"*.bias\"");
-  auto *list = std::get_if<std::vector<TomlValue>>(&v->value);
-  for (const TomlValue &item : list ? llvm::ArrayRef(*list) : llvm::ArrayRef(*v))
-    if (auto *pattern = std::get_if<std::string>(&item.value))
-      g.patterns.push_back({*pattern, item.where});
-  if (g.patterns.empty() || (list && g.patterns.size() != list->size()))
-    r.complain(key, ErrorCode::WrongType, fmt::format("{} must be a string or a list of strings", key),
-               fmt::format("this is {}", v->kind()), {"for example \"*.bias\" or [\"wte.*\", \"h.*.ln_1.*\"]"});
+  readPatterns(r, key, g.patterns, false);
 }
 
 void readGroups(Reading &in, const Setting &s) {

@@ -27,6 +27,13 @@ TomlValue toml(auto value) {
 
 TomlValue listOf(const std::vector<TomlValue> &items) { return toml(items); }
 
+TomlValue listOf(const PatternList &patterns) {
+  std::vector<TomlValue> items;
+  for (const auto &[pattern, where] : patterns)
+    items.push_back(toml(pattern));
+  return listOf(items);
+}
+
 /// A number, or the word that stands for it: one outside the range is never written.
 template <typename T> TomlValue numberOrWord(T x, bool inside, const std::vector<values::Word> &words) {
   for (const values::Word &w : words)
@@ -155,9 +162,12 @@ json schemaOf(const ValueType &type) {
                           return json{{"anyOf", any}};
                         },
                         [](const values::Path &) { return json{{"type", "string"}, {"minLength", 1}}; },
-                        [](const values::Patterns &) {
+                        [](const values::Patterns &t) {
                           const json one = {{"type", "string"}};
-                          return json{{"anyOf", {one, {{"type", "array"}, {"items", one}, {"minItems", 1}}}}};
+                          json list = {{"type", "array"}, {"items", one}};
+                          if (!t.orNone)
+                            list["minItems"] = 1;
+                          return json{{"anyOf", {one, list}}};
                         },
                         [](const values::Tables &) { return json{{"type", "array"}}; },
                     },
@@ -211,12 +221,9 @@ std::string line(const Setting &s, const TomlValue &v, const std::string &from) 
 
 std::string groupFile(ParameterGroup g) {
   std::string out = "\n[[optimizer.group]]\n";
-  std::vector<TomlValue> patterns;
-  for (const auto &[pattern, where] : g.patterns)
-    patterns.push_back(toml(pattern));
   for (const Setting &s : keysOf(g))
     if (std::holds_alternative<values::Patterns>(s.type))
-      out += line(s, listOf(patterns), "");
+      out += line(s, listOf(g.patterns), "");
     else if (const std::optional<TomlValue> v = valueOf(s))
       out += line(s, *v, "");
   return out;
@@ -256,6 +263,7 @@ std::optional<TomlValue> valueOf(const Setting &s) {
                    : std::get<values::Boolean>(s.type).orAuto ? std::optional(toml(std::string("auto")))
                                                               : std::nullopt;
           },
+          [](const PatternList *x) -> std::optional<TomlValue> { return listOf(*x); },
           [](const std::optional<double> *x) -> std::optional<TomlValue> {
             return *x ? std::optional(toml(**x)) : std::nullopt;
           },
@@ -297,7 +305,9 @@ std::string typeText(const ValueType &type) {
             return all.empty() ? std::string("text") : orList(all);
           },
           [](const values::Path &) { return std::string("path"); },
-          [](const values::Patterns &) { return std::string("pattern, or list of patterns"); },
+          [](const values::Patterns &t) {
+            return std::string("pattern, or list of patterns") + (t.orNone ? ", or []" : "");
+          },
           [](const values::Tables &) { return std::string("any number of tables"); },
       },
       type);

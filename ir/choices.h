@@ -52,8 +52,8 @@ template <> inline constexpr auto wordsOf<Residual> = std::to_array({"fp32", "co
 
 /// How modules that train nothing keep the weights of products: as these read them, or in 8 or 4 bits
 /// (ir/quantized.h).
-enum class Weights { compute, q8_0, q4_0 };
-template <> inline constexpr auto wordsOf<Weights> = std::to_array({"compute", "q8_0", "q4_0"});
+enum class Weights { compute, q8_0, q4_0, q4_k };
+template <> inline constexpr auto wordsOf<Weights> = std::to_array({"compute", "q8_0", "q4_0", "q4_k"});
 
 /// Which forward products of parameters read f8e4m3: none, the classifier's, those of layers, all.
 enum class Fp8 { off, classifier, layers, all };

@@ -118,6 +118,9 @@ State *addState(Module &m, llvm::StringRef name, Type type, StateKind kind) {
 
 bool livesOnHost(const State &s) { return fact<&StateFacts::memory>(s) == Memory::host; }
 bool isInFiles(const State &s) { return fact<&StateFacts::memory>(s) == Memory::files; }
+bool isLayerMatrix(const State &s) {
+  return kindOf(s) == StateKind::param && s.type.rank() == 2 && llvm::StringRef(s.name).starts_with("h.");
+}
 bool runsOnHost(const Op &op) { return op.is(OpKind::fused) && fact<&GroupFacts::host>(op); }
 
 bool isTrained(const State &s) { return kindOf(s) == StateKind::param && !fact<&TrainedFacts::frozen>(s); }

@@ -28,7 +28,7 @@ enum class StateKind {
   low,        // a copy of a parameter in a narrower dtype
   whole,      // a parameter gathered from the pieces of all ranks
   packed,     // a weight in panels
-  quantized,  // the numbers or the scales of a weight in 8 or 4 bits
+  quantized,  // the numbers, the scales or the supers of a weight in 8 or 4 bits
 };
 template <>
 inline constexpr auto wordsOf<StateKind> =

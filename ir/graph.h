@@ -208,6 +208,8 @@ Type wholeType(const State &s);
 bool livesOnHost(const State &s);
 /// Whether a parameter has no memory: only what is derived from it has.
 bool isInFiles(const State &s);
+/// Whether it is a parameter that is a matrix of a layer: its name begins with "h.".
+bool isLayerMatrix(const State &s);
 bool runsOnHost(const Op &op);
 
 class Function {

@@ -105,13 +105,13 @@ private:
     }
     if (kind == StateKind::quantized) {
       bool fits = false;
-      for (const int64_t bits : {8, 4})
+      for (const QuantFormat format : quantFormats)
         if (const auto t = p && s.type.rank() == 3
-                               ? quantizedType(p->type, s.type.dim(2), fact<&StateFacts::tb>(s), bits)
+                               ? quantizedType(p->type, s.type.dim(2), fact<&StateFacts::tb>(s), format)
                                : std::nullopt)
-          fits |= s.type == t->numbers || s.type == t->scales;
+          fits |= s.type == t->numbers || s.type == t->scales || s.type == t->supers;
       if (!fits || kindOf(*p) != StateKind::param || isPiece(*p))
-        add("a state of kind quantized needs `of`, the name of a parameter whose numbers or scales these are");
+        add("a state of kind quantized needs `of`, the name of a parameter whose numbers, scales or supers these are");
       return;
     }
     if (!p || p->type.dtype != DType::f32 || !wholeType(*p).sameShape(wholeType(s)))

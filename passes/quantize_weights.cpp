@@ -3,13 +3,12 @@
 //
 //   1. Products: matmuls without `ta`, batch, fold and beginning whose second operand is a parameter or its low copy, a
 //      matrix of blocks of 32 along K, on one rank. Others stay as they are.
-//   2. With 4 bits the classifier, which is in no layer, has 8: its errors are those of the result.
-//   3. Each becomes a quantized_matmul, which reads two states of kind `quantized`. Products of one parameter share
-//   them
-//      if they have the same `tb`; of two orientations the first one is taken.
+//   2. With 4 bits the classifier, which is in no layer, has 8: its errors are those of the result. So have parameters
+//      with the fact `eight_bits`, and with q4_k those that are no blocks of 256 along K.
+//   3. Each becomes a quantized_matmul, which reads two states of kind `quantized`, with q4_k three. Products of one
+//      parameter share them if they have the same `tb`; of two orientations the first one is taken.
 //   4. A parameter that nothing else reads is in files alone: loading makes the numbers and scales of what it reads
-//   there.
-//      A low copy that nothing reads goes.
+//      there. A low copy that nothing reads goes.
 //
 // Results change: both operands are rounded. Runs on the joint graph, after the passes that make low copies and pieces
 // and before fuse. Does nothing in a module that writes parameters, and without the module attribute `weights`.
@@ -25,6 +24,7 @@
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
 
@@ -54,16 +54,15 @@ public:
             .name = "weights",
             .choice = fmt::format("{}, {} of {} weights", nameOf(weights), chosen.size(), chosen.size() + left.size()),
             .effect = {.memory = memory},
-            .note = left.empty() ? std::string("products round what they read to 8 bits, too")
-                                 : fmt::format("others: {}", why)});
+            .note = noteOf()});
     return true;
   }
 
 private:
   struct Chosen {
     bool tb;
-    int64_t bits;
-    State *numbers, *scales;
+    QuantFormat format;
+    State *numbers, *scales, *supers;  // supers: of q4_k, else null
   };
   Module &m;
   const Weights weights;
@@ -71,7 +70,8 @@ private:
   llvm::StringMap<Chosen> chosen;  // by parameter
   llvm::StringSet<> left;          // parameters of products that stay
   double memory = 0;
-  std::string why;  // a reason for a product that stays
+  std::string why;                   // a reason for a product that stays
+  std::vector<std::string> widened;  // parameters that have 8 bits because they are no blocks of 256
 
   /// The parameter that a state is, or that it is a low copy of; else null.
   State *parameterOf(const State *s) const {
@@ -88,8 +88,8 @@ private:
     if (!p)
       return;
     const bool tb = op.attrs.getBool("tb");
-    const int64_t bits = weights == Weights::q8_0 || op.layer < 0 ? 8 : 4;
-    const auto type = quantizedType(p->type, cols, tb, bits);
+    const QuantFormat format = formatFor(*p, op.layer, tb);
+    const auto type = quantizedType(p->type, cols, tb, format);
     const auto known = chosen.find(p->name);
     std::string problem;
     if (op.attrs.getBool("ta") || op.attrs.getInt("batch") || op.attrs.getInt("fold") || op.numOperands() > 2)
@@ -107,12 +107,38 @@ private:
       why = problem;
       return;
     }
-    if (known == chosen.end())
-      add(*p, tb, bits, *type);
+    if (known == chosen.end()) {
+      add(*p, tb, format, *type);
+      if (isWidened(*p, op.layer, format))
+        widened.push_back(p->name);
+    }
     replace(op, chosen.find(p->name)->second);
   }
 
-  void add(const State &p, bool tb, int64_t bits, const QuantizedType &type) {
+  QuantFormat formatFor(const State &p, int64_t layer, bool tb) const {
+    if (weights == Weights::q8_0 || layer < 0 || fact<&StateFacts::eightBits>(p))
+      return QuantFormat::q8_0;
+    if (weights == Weights::q4_0)
+      return QuantFormat::q4_0;
+    return quantizedType(p.type, cols, tb, QuantFormat::q4_k) ? QuantFormat::q4_k : QuantFormat::q8_0;
+  }
+
+  /// Whether only the length of its rows keeps a parameter from q4_k.
+  bool isWidened(const State &p, int64_t layer, QuantFormat format) const {
+    return weights == Weights::q4_k && layer >= 0 && format == QuantFormat::q8_0 && !fact<&StateFacts::eightBits>(p);
+  }
+
+  std::string noteOf() const {
+    std::vector<std::string> notes;
+    if (!widened.empty())
+      notes.push_back(
+          fmt::format("{} in 8 bits: {} has no blocks of {} along its inputs", widened.size(), widened[0], superBlock));
+    if (!left.empty())
+      notes.push_back(fmt::format("others: {}", why));
+    return notes.empty() ? "products round what they read to 8 bits, too" : fmt::format("{}", fmt::join(notes, "; "));
+  }
+
+  void add(const State &p, bool tb, QuantFormat format, const QuantizedType &type) {
     auto state = [&](const char *what, const Type &t) {
       State *s = addState(m, fmt::format("{}.{}", what, p.name), t, StateKind::quantized);
       setFact<&StateFacts::of>(*s, p.name);
@@ -122,15 +148,18 @@ private:
       return s;
     };
     State *numbers = state("numbers", type.numbers);
-    chosen[p.name] = {tb, bits, numbers, state("scales", type.scales)};
+    State *scales = state("scales", type.scales);
+    chosen[p.name] = {tb, format, numbers, scales, type.supers ? state("supers", *type.supers) : nullptr};
   }
 
   static void replace(Op &op, const Chosen &weight) {
     Builder b(*op.parent(), &op);
     b.loc = op.loc;
     b.layer = op.layer;
-    Value *y = b.op(OpKind::quantized_matmul, {op.operand(0), b.read(*weight.numbers), b.read(*weight.scales)},
-                    {op.result()->type}, attrs({{"bits", weight.bits}}))
+    llvm::SmallVector<Value *, 4> operands = {op.operand(0), b.read(*weight.numbers), b.read(*weight.scales)};
+    if (weight.supers)
+      operands.push_back(b.read(*weight.supers));
+    Value *y = b.op(OpKind::quantized_matmul, operands, {op.result()->type}, attrs({{"bits", bitsOf(weight.format)}}))
                    ->result();
     op.result()->replaceAllUsesWith(y);
     op.erase();

@@ -2,6 +2,7 @@
 // meaning. ir/settings/settings.h has one for every key.
 #pragma once
 
+#include "support/diagnostics.h"
 #include "support/enum_words.h"
 
 #include "llvm/ADT/ArrayRef.h"
@@ -84,8 +85,10 @@ struct Text {
 /// A file or folder. Relative to the folder of the file that names it, or to the working folder if --set does.
 struct Path {};
 
-/// A pattern on names of parameters, or a list of them.
-struct Patterns {};
+/// A pattern on names of parameters, or a list of them; with `orNone` also the empty list.
+struct Patterns {
+  bool orNone = false;
+};
 
 /// [[key]]: any number of tables, of the keys that groupKeys lists.
 struct Tables {};
@@ -118,9 +121,12 @@ struct NumberPair {
   double *first, *second;
 };
 
+/// Patterns on names of parameters (frontends/parameter_groups.h), each with its place.
+using PatternList = std::vector<std::pair<std::string, SourceLoc>>;
+
 /// The member that holds a value; monostate: no member of a plain type.
 using Member = std::variant<std::monostate, int64_t *, double *, bool *, std::string *, WordMember, NumberPair,
-                            std::vector<int64_t> *, std::optional<bool> *, std::optional<double> *,
+                            std::vector<int64_t> *, PatternList *, std::optional<bool> *, std::optional<double> *,
                             std::optional<std::pair<double, double>> *>;
 
 /// The value of a key that is not written, in words. Without this it is the member's initial value.

@@ -106,7 +106,7 @@ struct TrainConfig {
 
 /// [[optimizer.group]]: parameters with their own settings (frontends/parameter_groups.h).
 struct ParameterGroup {
-  std::vector<std::pair<std::string, SourceLoc>> patterns;
+  PatternList patterns;
   double lrScale = 1;
   std::optional<double> weightDecay;
   std::optional<std::pair<double, double>> betas;
@@ -148,6 +148,7 @@ struct PrecisionConfig {
   Residual residual = Residual::fp32;
   Fp8 fp8 = Fp8::off;
   Weights weights = Weights::compute;
+  PatternList eightBits;
 };
 
 struct CompileConfig {
@@ -406,8 +407,11 @@ template <typename Table> void precisionKeys(Table &key, PrecisionConfig &p) {
       "bf16, and of GPUs sm_89 or later.");
   key("precision.weights", p.weights, Choice{allWords<Weights>()},
       "How `gptrun sample` and `gptrun serve` keep the weights of products on CPUs: as precision.compute says, or in 8 "
-      "or 4 bits by blocks of 32 with a scale (ggml's Q8_0, Q4_0; the classifier has 8 then, too), with whose integers "
-      "the other operand, rounded to 8 bits, is multiplied.");
+      "or 4 bits by blocks of 32 with a scale (ggml's Q8_0, Q4_0, Q4_K; the classifier has 8 then, too), with whose "
+      "integers the other operand, rounded to 8 bits, is multiplied.");
+  key("precision.eight_bits", p.eightBits, Patterns{.orNone = true},
+      "Matrices of layers that q4_0 and q4_k keep in 8 bits, by patterns on their names, such as "
+      "\"h.*.mlp.c_proj.weight\".");
 }
 
 template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {

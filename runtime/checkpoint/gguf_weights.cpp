@@ -92,6 +92,60 @@ private:
   const int64_t rows, columns, width, height, across;
 };
 
+/// The columns of a weight in few bits, which are rows of a file's tensors.
+class ColumnsOfFile {
+public:
+  ColumnsOfFile(const GgufFile &file, llvm::ArrayRef<GgufPart> parts, const QuantizedWeight &w)
+      : file(file), parts(parts), w(w), rows(size_t(w.columns()), {-1, 0}) {
+    for (size_t i = 0; i < parts.size(); ++i)
+      for (int64_t r = 0; isRows(parts[i]) && r < parts[i].shape[0]; ++r)
+        rows[size_t(parts[i].firstColumn + parts[i].rowOf(r))] = {int64_t(i), r};
+  }
+
+  /// Whether each column is a row: blocks go along the inputs in the file, too.
+  bool areRows() const {
+    return llvm::none_of(rows, [](const Row &row) { return row.part < 0; });
+  }
+
+  /// Reads the blocks of a column as they are, if the file has them in the weight's format; else rounds its values.
+  void read(int64_t column, uint8_t *blocks) const {
+    const auto [part, row] = rows[size_t(column)];
+    const GgufTensor &t = *file.find(parts[size_t(part)].name);
+    const int64_t k = w.rows(), bytes = t.format->bytesOf(k);
+    if (t.format->type == ggmlTypeOf(w.format))
+      return file.readBytes(t, row * bytes, bytes, blocks);
+    std::vector<float> values(static_cast<size_t>(k));
+    file.read(t, row * k, k, values.data());
+    roundToBlocks(w, values.data(), k, blocks);
+  }
+
+private:
+  struct Row {
+    int64_t part, row;
+  };
+  bool isRows(const GgufPart &p) const { return p.shape.size() == 2 && p.transposed != w.tb && p.shape[1] == w.rows(); }
+
+  const GgufFile &file;
+  const llvm::ArrayRef<GgufPart> parts;
+  const QuantizedWeight &w;
+  std::vector<Row> rows;  // by column
+};
+
+/// Reads a weight in few bits. It takes f32 values of the whole matrix only where blocks of the file go along the
+/// outputs.
+void readFew(Executor &executor, const GgufFile &file, llvm::ArrayRef<GgufPart> parts, const QuantizedWeight &w,
+             const std::function<void(void *, DType)> &readPlain) {
+  if (const ColumnsOfFile columns(file, parts, w); columns.areRows()) {
+    storeBlocks(executor, w, [&](int64_t column, uint8_t *blocks) { columns.read(column, blocks); });
+    if (!isInFiles(*w.param))
+      readPlain(executor.view(*w.param, StateAccess::readAndWrite).data, w.param->type.dtype);
+    return;
+  }
+  std::vector<float> values(size_t(w.param->type.paddedElements()));
+  readPlain(values.data(), DType::f32);
+  storeQuantized(executor, w, values.data());
+}
+
 /// A table of positions may have more rows than the model's context; the first ones count.
 bool fits(const GgufTensor &t, const GgufPart &part) {
   if (part.name == "position_embd.weight" && t.shape.size() == 2)
@@ -196,6 +250,74 @@ bool checkGguf(const Module &m, const std::string &path, const std::string &reme
   });
 }
 
+namespace {
+
+/// The formats of the tensors that make up a matrix of a layer.
+struct LayerMatrix {
+  std::string name;
+  int64_t elements = 0;
+  std::set<GgmlType> formats;
+
+  bool isAll(GgmlType type) const { return formats == std::set{type}; }
+};
+
+std::vector<LayerMatrix> layerMatrices(const GgufFile &file, const Module &m) {
+  const std::string architecture = architectureOf(file);
+  const GgufHeads heads = headsOf(file, architecture, m, "");
+  std::vector<LayerMatrix> all;
+  for (const State *s : savedStates(m, true)) {
+    const auto parts = isLayerMatrix(*s) ? ggufParts(*s, architecture, heads) : std::nullopt;
+    if (!parts || llvm::any_of(*parts, [](const GgufPart &p) { return p.shape.back() % quantBlock != 0; }))
+      continue;
+    LayerMatrix matrix{s->name, s->type.elements(), {}};
+    for (const GgufPart &part : *parts)
+      if (const GgufTensor *t = file.find(part.name))
+        matrix.formats.insert(t->format->type);
+    all.push_back(matrix);
+  }
+  return all;
+}
+
+/// The format of 4 bits that most elements are in; nullopt if there are none.
+std::optional<Weights> fourBits(llvm::ArrayRef<LayerMatrix> all) {
+  int64_t old = 0, super = 0;
+  for (const LayerMatrix &matrix : all) {
+    old += matrix.isAll(GgmlType::q4_0) ? matrix.elements : 0;
+    super += matrix.isAll(GgmlType::q4_k) ? matrix.elements : 0;
+  }
+  return old + super == 0 ? std::nullopt : std::optional(old > super ? Weights::q4_0 : Weights::q4_k);
+}
+
+}  // namespace
+
+StoredWeights storedWeights(const Module &m, const std::string &path) {
+  const GgufFile file(path);
+  const std::vector<LayerMatrix> all = layerMatrices(file, m);
+  const bool integers = llvm::all_of(all, [](const LayerMatrix &matrix) {
+    return llvm::all_of(matrix.formats, [](GgmlType type) { return ggmlFormat(type).elements > 1; });
+  });
+  StoredWeights stored;
+  if (all.empty() || !integers)
+    return stored;
+  stored.weights = fourBits(all).value_or(Weights::q8_0);
+  std::set<std::string> from;
+  for (const LayerMatrix &matrix : all) {
+    if (stored.weights != Weights::q8_0) {
+      if (matrix.isAll(stored.weights == Weights::q4_0 ? GgmlType::q4_0 : GgmlType::q4_k))
+        continue;
+      stored.eightBits.push_back(matrix.name);
+    }
+    if (matrix.isAll(GgmlType::q8_0))
+      continue;
+    stored.rounded.push_back(matrix.name);
+    for (const GgmlType type : matrix.formats)
+      if (type != GgmlType::q8_0)
+        from.insert(ggmlFormat(type).name);
+  }
+  stored.roundedFrom.assign(from.begin(), from.end());
+  return stored;
+}
+
 void loadGguf(Executor &executor, const std::string &path) {
   const GgufFile file(path);
   const Module &m = executor.planned();
@@ -211,13 +333,10 @@ void loadGguf(Executor &executor, const std::string &path) {
         TensorRead(file, *file.find(part.name), part, places, to, dtype).run(executor.threads());
     };
     // Padding stays as it is: zero.
-    if (const QuantizedWeight *quantized = few.of(*s)) {
-      std::vector<float> values(size_t(s->type.paddedElements()));
-      read(values.data(), DType::f32);
-      storeQuantized(executor, *quantized, values.data());
-    } else {
+    if (const QuantizedWeight *quantized = few.of(*s))
+      readFew(executor, file, parts, *quantized, read);
+    else
       read(executor.view(*s, StateAccess::readAndWrite).data, s->type.dtype);
-    }
   }
   fillCopies(executor);
 }

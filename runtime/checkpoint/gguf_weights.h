@@ -2,6 +2,7 @@
 // gguf_names.h; their metadata: frontends/gguf.
 #pragma once
 
+#include "ir/choices.h"
 #include "runtime/checkpoint/gguf_rounding.h"
 #include "runtime/checkpoint/tensor_files.h"
 #include "support/gguf/gguf_writer.h"
@@ -22,6 +23,19 @@ void loadGguf(Executor &executor, const std::string &path);
 /// The checks of loadGguf for a module in any phase, by the file's header alone. Returns whether a matrix, but
 /// for the table of positions, is f32. `remedy`: the fix of what does not fit.
 bool checkGguf(const Module &m, const std::string &path, const std::string &remedy);
+
+/// How the matrices of layers are best kept of a file (precision.weights, precision.eight_bits): with 4 bits if it has
+/// any so, in the format that most elements are in, and those of other formats in 8 bits; else in 8 bits if all are
+/// blocks of integers; else as they are computed with. Matrices whose rows are no multiple of 32 do not count, as no
+/// format holds them.
+struct StoredWeights {
+  Weights weights = Weights::compute;
+  std::vector<std::string> eightBits;    // parameters
+  std::vector<std::string> rounded;      // those of eightBits, or of all with q8_0, that are not Q8_0 there
+  std::vector<std::string> roundedFrom;  // the formats of these, in the order of their names
+};
+/// `m`: a module in any phase that the file fits (checkGguf).
+StoredWeights storedWeights(const Module &m, const std::string &path);
 
 /// What a file has beside the parameters.
 struct GgufContent {

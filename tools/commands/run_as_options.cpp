@@ -19,8 +19,8 @@ std::vector<Option> addRunAsOptions(Command command, RunAs &as) {
       command
           .option("--weights", as.weights,
                   "how the weights of products of such a model are kept: as they are computed with, or in 8 or 4 bits; "
-                  "default: q8_0 or q4_0 if the file has them so, else compute")
-          .oneOf({"compute", "q8_0", "q4_0"});
+                  "default: q8_0, q4_0 or q4_k if the file has them so, else compute")
+          .oneOf({"compute", "q8_0", "q4_0", "q4_k"});
   return {context, precision, weights};
 }
 

@@ -47,10 +47,14 @@ void requireSafetensors(const fs::path &dir) {
                   "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW, safe_serialization=True)");
 }
 
+std::unique_ptr<Module> moduleOf(const Config &config, ImportFor purpose) {
+  return buildModel(config, {.sampling = false, .embed = purpose == ImportFor::vectors});
+}
+
 /// Compares the weights with what describes them, by names, dtypes and shapes. Returns whether a matrix has more than
 /// 16 bits. Throws UserErrors CheckpointDamaged, CheckpointMismatch and NotBuiltYet.
-bool requireWeights(const std::string &path, const Config &config, ImportFor purpose) {
-  return checkWeights(*buildModel(config, {.sampling = false, .embed = purpose == ImportFor::vectors}), path,
+bool requireWeights(const std::string &path, const Module &model) {
+  return checkWeights(model, path,
                       isGguf(path) ? "convert the original weights again with a newer llama.cpp"
                                    : "copy config.json and the weights again, both from the same model");
 }
@@ -110,7 +114,7 @@ ImportedModel inFolder(const std::string &dir, ImportFor purpose) {
   const Config built = requireBuilt(dir, found.model);
   if (const HfComparison there = compareHfConfig(dir, built.model); !there.differences.empty())
     throw UserError(there.differences);
-  found.wide = requireWeights(dir, built, purpose);
+  found.wide = requireWeights(dir, *moduleOf(built, purpose));
   const json config = contentOf(fs::path(dir) / "config.json");
   found.family = config.at("model_type");
   found.title = "a model of the family " + found.family;
@@ -128,29 +132,25 @@ ImportedModel inFolder(const std::string &dir, ImportFor purpose) {
   return found;
 }
 
-/// How the matrices of layers are best kept: in 4 bits if all are Q4_0, in 8 if all are blocks of integers.
-Weights weightsOf(const GgufFile &file) {
-  bool four = true, eight = true;
-  for (const GgufTensor &t : file.tensors()) {
-    const bool beside = t.name == "token_embd.weight" || t.name == "output.weight" || t.name == "position_embd.weight";
-    if (t.shape.size() < 2 || beside)
-      continue;
-    four &= t.format->type == GgmlType::q4_0;
-    eight &= t.format->elements > 1;
-  }
-  return four ? Weights::q4_0 : eight ? Weights::q8_0 : Weights::compute;
+std::string weightsOf(const ImportedModel &model, const RunAs &how) {
+  return how.weights.empty() ? std::string(nameOf(model.stored.weights)) : how.weights;
+}
+
+bool keepsOwnWeights(const ImportedModel &model, const RunAs &how) {
+  return model.stored.weights != Weights::compute && weightsOf(model, how) == nameOf(model.stored.weights);
 }
 
 ImportedModel inGguf(const std::string &path, ImportFor purpose) {
   const GgufFile file(path);
   ImportedModel found{.path = path, .tokenizer = path};
   found.model = importGguf(file, &found.context);
-  found.wide = requireWeights(path, requireBuilt(path, found.model), purpose);
+  const auto model = moduleOf(requireBuilt(path, found.model), purpose);
+  found.wide = requireWeights(path, *model);
+  found.stored = storedWeights(*model, path);
   found.family = file.text("general.architecture").value_or("");
   std::set<std::string> formats;
   for (const GgufTensor &t : file.tensors())
     formats.insert(t.format->name);
-  found.weights = weightsOf(file);
   found.title =
       fmt::format("the model of a GGUF file: architecture {}, tensors of {}", found.family, fmt::join(formats, ", "));
   if (const auto v = readVocabulary(file))
@@ -216,6 +216,16 @@ static void requireTokenizer(const ImportedModel &imported, ImportFor purpose) {
                     fmt::format("the tokenizer {} cannot be used: {}", imported.tokenizer, why));
 }
 
+std::string roundingNote(const ImportedModel &model, const RunAs &how) {
+  const StoredWeights &stored = model.stored;
+  if (!keepsOwnWeights(model, how) || stored.rounded.empty())
+    return "";
+  const size_t more = stored.rounded.size() - 1;
+  return fmt::format("{}{}, of {}, {} rounded to 8 bits", stored.rounded[0],
+                     more ? fmt::format(" and {} more", more) : "", fmt::join(stored.roundedFrom, " and "),
+                     more ? "are" : "is");
+}
+
 Plan planOfModel(const ImportedModel &imported, const RunAs &how, ImportFor purpose) {
   ModelConfig model = imported.model;
   if (how.context > model.blockSize)
@@ -233,13 +243,18 @@ Plan planOfModel(const ImportedModel &imported, const RunAs &how, ImportFor purp
   std::string precision = how.precision;
   if (precision.empty())
     precision = plan.target.bf16Dot && !imported.wide ? "bf16" : "fp32";
-  const std::string weights = how.weights.empty() ? std::string(nameOf(imported.weights)) : how.weights;
   std::vector<std::string> settings = settingsOf(model);
   for (const auto &[key, value] : {std::pair<const char *, std::string>{"name", nameOfModel(imported.path)},
                                    {"model.init_from", (imported.isGguf() ? "gguf:" : "hf:") + plan.dir},
                                    {"precision.compute", precision},
-                                   {"precision.weights", weights}})
+                                   {"precision.weights", weightsOf(imported, how)}})
     settings.push_back(fmt::format("{}={}", key, tomlString(value)));
+  if (keepsOwnWeights(imported, how)) {
+    std::vector<std::string> names;
+    for (const std::string &name : imported.stored.eightBits)
+      names.push_back(tomlString(name));
+    settings.push_back(fmt::format("precision.eight_bits=[{}]", fmt::join(names, ", ")));
+  }
   const std::string tokenizer = purpose == ImportFor::sizes ? "" : absolutePath(imported.tokenizer);
   // The reader wants one more token of an encoder.
   if (purpose == ImportFor::tokens || (purpose == ImportFor::vectors && model.causal))

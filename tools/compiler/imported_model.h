@@ -3,6 +3,7 @@
 #pragma once
 
 #include "frontends/toml_config.h"
+#include "runtime/checkpoint/gguf_weights.h"
 #include "runtime/plan/plan.h"
 
 #include <cstdint>
@@ -18,12 +19,12 @@ enum class ImportFor { tokens, vectors, sizes };
 struct ImportedModel {
   std::string path;  // as given
   ModelConfig model;
-  int64_t context = 0;                 // as it is described, which model.blockSize may be too short for
-  std::string family, title;           // "llama", and what it is in words
-  std::vector<int64_t> ends;           // tokens that end a text
-  std::string tokenizer;               // its file; "": none
-  bool wide = true;                    // whether a matrix is stored in more than 16 bits
-  Weights weights = Weights::compute;  // q8_0 or q4_0 if matrices are stored so
+  int64_t context = 0;        // as it is described, which model.blockSize may be too short for
+  std::string family, title;  // "llama", and what it is in words
+  std::vector<int64_t> ends;  // tokens that end a text
+  std::string tokenizer;      // its file; "": none
+  bool wide = true;           // whether a matrix is stored in more than 16 bits
+  StoredWeights stored;       // how a GGUF file has matrices
 
   bool isGguf() const;  // else a folder
 
@@ -47,13 +48,17 @@ bool isImportable(const std::string &path);
 /// How a model is run that no model.toml describes.
 struct RunAs {
   int64_t context = 0;    // tokens; 0: that of the model, at most kUsualContext
-  std::string weights;    // precision.weights; "": those of the model
+  std::string weights;    // precision.weights; "": those of the model. If they are its own: with its eight_bits
   std::string precision;  // precision.compute; "": bf16 if this CPU multiplies it and no matrix is wide, else fp32
 };
 inline constexpr int64_t kUsualContext = 4096;
 
 /// Throws UserError(Usage) if something of `how` is given beside a model that says it itself: "a plan has its own".
 void requireNoRunAs(const RunAs &how, const std::string &why, const std::string &help);
+
+/// What is rounded although weights are kept as the file has them, "h.3.mlp.c_proj.weight and 2 more, of Q5_K and Q6_K,
+/// are rounded to 8 bits"; "" if nothing is.
+std::string roundingNote(const ImportedModel &model, const RunAs &how);
 
 /// A plan for this machine's CPU: servingPlan makes its functions to continue texts, embeddingPlan those that make
 /// vectors of them. Its run begins with the model's weights and has no data. Throws UserErrors: those of the

@@ -93,9 +93,12 @@ Plan planForTexts(RunOptions &o, ImportFor purpose = ImportFor::tokens) {
   if (o.checkpoint || !o.outDir.empty())
     throw UserError(ErrorCode::Usage, fmt::format("{} has weights, and no run with others", o.plan),
                     "leave out --checkpoint and --out-dir, or import the model and compile a plan");
-  Plan plan = planOfModel(importedModel(o.plan, purpose), o.as, purpose);
+  const ImportedModel model = importedModel(o.plan, purpose);
+  Plan plan = planOfModel(model, o.as, purpose);
   printError("note: {} with a context of {} tokens (--precision, --context)\n",
              nameOf(fact<&PrecisionFacts::compute>(*plan.planned)), fact<&ModelFacts::blockSize>(*plan.planned));
+  if (const std::string note = roundingNote(model, o.as); !note.empty())
+    printError("note: {}\n", note);
   o.model = plan.dir;
   return plan;
 }

@@ -43,6 +43,7 @@ namespace matmul {
 static void readQuantized(Problem &p) {
   const Type &a = p.anchor->operand(0)->type, &y = p.anchor->result()->type;
   p.scales = int(p.anchor->operand(2)->index);
+  p.supers = p.anchor->numOperands() > 3 ? int(p.anchor->operand(3)->index) : -1;
   p.panels = p.anchor->operand(1)->type.dim(2);
   p.k = p.lda = a.dim(-1);
   p.n = y.dim(-1);

@@ -14,6 +14,7 @@ struct Problem {
   const Op *anchor = nullptr;
   unsigned a = 0, b = 0;  // operands of the fused op
   int scales = -1;        // operand with the scales of b, if b is the numbers of a quantized_matmul; else -1
+  int supers = -1;        // operand with what the scales of Q4_K are multiplied by; else -1
   int64_t panels = 0;     // columns of the panels in which operand b is packed (ir/ops/pack.cpp); 0: a plain matrix
   int init = -1;          // operand of the fused op with the initial value, or -1
   unsigned batchDims = 0;

@@ -4,12 +4,13 @@
 //      few operations per element beside the multiplications of all its columns.
 //   2. For each panel of the weight and each tile of rows, blocks of 32 are multiplied in order: eight Dot4 for each
 //      vector of columns. A word of eight numbers of 4 bits is two of four bytes. Then comes one multiply-add of the
-//      sum, exact in i32, by the product of the scales.
+//      sum, exact in i32, by the product of the scales, and with Q4_K one of the row's own sum by that of the minima.
 //   3. The epilogue reads the finished tile from the first-level cache and stores the group's outputs.
 //
 // Numbers of the weight are unsigned, which is what Dot4 wants: a block's sum starts with what that adds, -128 or -8
-// times the sum of the row's block. One chain over blocks, so that tiles, tasks and other rows never show. The weight
-// is in memory in the order in which it is read, which one row (a sampled token) is limited by.
+// times the sum of the row's block. Those of Q4_K have no sign: it starts with 0. One chain over blocks, so that tiles,
+// tasks and other rows never show. The weight is in memory in the order in which it is read, which one row (a sampled
+// token) is limited by.
 #include "ir/quantized.h"
 #include "codegen/recipes/matmul/matmul.h"
 #include "support/diagnostics.h"
@@ -34,8 +35,8 @@ int64_t bytesOfRow(const Problem &p) { return p.k + p.k / quantBlock * 12; }
 class Quantized {
 public:
   Quantized(GroupEval &group, const Problem &p, const Schedule &s)
-      : group(group), p(p), s(s), epilogue(group, p), blocks(p.k / quantBlock), bits(p.anchor->attrs.getInt("bits", 8)),
-        inMemory(words * bits / 8), perTask(s.nc / p.panels), panels(ceilDiv(p.n, p.panels)),
+      : group(group), p(p), s(s), epilogue(group, p), blocks(p.k / quantBlock), format(quantFormatOf(*p.anchor)),
+        inMemory(words * bitsOf(format) / 8), perTask(s.nc / p.panels), panels(ceilDiv(p.n, p.panels)),
         rowTasks(ceilDiv(p.m, s.mc)) {}
 
   LoweredGroup build() {
@@ -56,6 +57,7 @@ private:
   static Expr shl(const Expr &a, const Expr &b) { return binary(BinaryOp::shl, a, b); }
   static Expr shr(const Expr &a, const Expr &b) { return binary(BinaryOp::shr, a, b); }
   static Expr eq(const Expr &a, const Expr &b) { return binary(BinaryOp::eq, a, b); }
+  bool hasMinima() const { return format == QuantFormat::q4_k; }
 
   Stmt task(const Expr &rowTask, const Expr &colTask) {
     const int64_t most = std::min(s.mc, p.m);
@@ -128,7 +130,7 @@ private:
               eq(exponent, u32(255)), cast(group.compute, bitcast(DType::f32, u32(0x7fc00000))),
               select(eq(exponent, u32(0)), fimm(0, group.compute), unit / cast(group.compute, bitcast(DType::i32, j))));
           return Body{round, store(scales, at, scale),
-                      store(offsets, at, hreduce(parts, BinaryOp::add) * -quantOffset(bits))};
+                      store(offsets, at, hreduce(parts, BinaryOp::add) * (hasMinima() ? 1 : -quantOffset(format)))};
         })};
       })};
     });
@@ -181,12 +183,13 @@ private:
         Body body = {each([&](const Expr &j) {
           Body start;
           for (int64_t i = 0; i < rows; ++i)
-            start.push_back(bindTo("o", load(offsets, (i0 + i) * blocks + b), [&](const Expr &o) {
-              Body stores;
-              for (int64_t v = 0; v < vecs; ++v)
-                stores.push_back(store(part, slot(i, v, j), o));
-              return stores;
-            }));
+            start.push_back(bindTo("o", hasMinima() ? imm(0, DType::i32) : load(offsets, (i0 + i) * blocks + b),
+                                   [&](const Expr &o) {
+                                     Body stores;
+                                     for (int64_t v = 0; v < vecs; ++v)
+                                       stores.push_back(store(part, slot(i, v, j), o));
+                                     return stores;
+                                   }));
           return start;
         })};
         for (int64_t w = 0; w < inMemory; ++w)
@@ -212,7 +215,7 @@ private:
     for (int64_t half = 0; half < words / inMemory; ++half) {
       std::vector<Var> bytes;
       for (int64_t v = 0; v < vecs; ++v)
-        bytes.push_back(bits == 8 ? weights[size_t(v)] : makeVar("n", DType::u32));
+        bytes.push_back(inMemory == words ? weights[size_t(v)] : makeVar("n", DType::u32));
       Body dots;
       for (int64_t i = 0; i < rows; ++i) {
         const Expr at = (i0 + i) * (p.k / 4) + b * words + (w + half * inMemory);
@@ -225,7 +228,7 @@ private:
           return sums;
         }));
       }
-      for (int64_t v = vecs; bits == 4 && v-- > 0;) {
+      for (int64_t v = vecs; inMemory < words && v-- > 0;) {
         const Expr word = kir::ref(weights[size_t(v)]);
         dots = {let(bytes[size_t(v)], and_(half ? shr(word, u32(4)) : word, u32(0x0f0f0f0f)), std::move(dots))};
       }
@@ -236,28 +239,58 @@ private:
     return body;
   }
 
+  /// What the sums of block b are multiplied by in one vector of columns.
+  struct Factors {
+    Var scale, minimum;  // minimum: -(dmin * m) of Q4_K
+  };
+  Body withFactors(const Factors &f, const Expr &panel, const Expr &b, const Expr &column, Body body) const {
+    auto at = [&](const Buffer &from, const Expr &row) { return load(from, row * p.panels + column); };
+    const Buffer &scalesOfB = group.inputs[unsigned(p.scales)];
+    if (!hasMinima())
+      return {let(f.scale, at(scalesOfB, panel * blocks + b), std::move(body))};
+    const Buffer &supers = group.inputs[unsigned(p.supers)];
+    auto six = [&](const Expr &word, int64_t bit) {
+      const Expr shift = cast(DType::u32, b % imm(2)) * 16 + bit;
+      return cast(group.compute, bitcast(DType::i32, and_(shr(word, shift), u32(63))));
+    };
+    const Expr super = panel * (blocks / 4) + b / imm(superBlock / quantBlock) * 2;
+    return {bindTo("six", at(scalesOfB, panel * (blocks / 2) + b / imm(2)), [&](const Expr &word) {
+      const Expr d = cast(group.compute, at(supers, super)), dmin = cast(group.compute, at(supers, super + 1));
+      return Body{let(f.scale, d * six(word, 0), {let(f.minimum, -(dmin * six(word, 8)), std::move(body))})};
+    })};
+  }
+
   /// Adds the sums of block b, scaled.
   Body addBlock(const Buffer &acc, const Buffer &part, const Expr &i0, int64_t rows, const Expr &panel, const Expr &b,
                 int64_t first, int64_t vecs, const Expr &j) {
     const int64_t lanes = s.vec, cols = vecs * lanes;
-    std::vector<Var> ofB;
+    std::vector<Factors> ofB;
     for (int64_t v = 0; v < vecs; ++v)
-      ofB.push_back(makeVar("db", group.compute));
+      ofB.push_back({makeVar("db", group.compute), makeVar("mb", group.compute)});
     Body body;
-    for (int64_t i = 0; i < rows; ++i)
-      body.push_back(bindTo("da", load(scales, (i0 + i) * blocks + b), [&](const Expr &ofA) {
-        Body adds;
+    for (int64_t i = 0; i < rows; ++i) {
+      const Expr at = (i0 + i) * blocks + b;
+      auto adds = [&](const Expr &ofA, const Expr &own) {
+        Body stores;
         for (int64_t v = 0; v < vecs; ++v) {
-          const Expr at = j + (i * cols + v * lanes);
-          adds.push_back(store(
-              acc, at, kir::fma(cast(group.compute, load(part, at)), ofA * kir::ref(ofB[size_t(v)]), load(acc, at))));
+          const Expr to = j + (i * cols + v * lanes);
+          const Factors &f = ofB[size_t(v)];
+          Expr sum = kir::fma(cast(group.compute, load(part, to)), ofA * kir::ref(f.scale), load(acc, to));
+          if (own)
+            sum = kir::fma(own, ofA * kir::ref(f.minimum), sum);
+          stores.push_back(store(acc, to, sum));
         }
-        return adds;
+        return stores;
+      };
+      body.push_back(bindTo("da", load(scales, at), [&](const Expr &ofA) {
+        if (!hasMinima())
+          return adds(ofA, nullptr);
+        return Body{
+            bindTo("sa", cast(group.compute, load(offsets, at)), [&](const Expr &own) { return adds(ofA, own); })};
       }));
-    for (int64_t v = vecs; v-- > 0;) {
-      const Expr at = (panel * blocks + b) * p.panels + (first + v * lanes) + j;
-      body = {let(ofB[size_t(v)], load(group.inputs[unsigned(p.scales)], at), std::move(body))};
     }
+    for (int64_t v = vecs; v-- > 0;)
+      body = withFactors(ofB[size_t(v)], panel, b, j + (first + v * lanes), std::move(body));
     return body;
   }
 
@@ -265,9 +298,11 @@ private:
   const Problem &p;
   const Schedule &s;
   Epilogue epilogue;
-  const int64_t blocks, bits, inMemory;  // words of a block in memory
+  const int64_t blocks;
+  const QuantFormat format;
+  const int64_t inMemory;  // words of a block in memory
   const int64_t perTask, panels, rowTasks;
-  Buffer rounded, scales, offsets, sums;
+  Buffer rounded, scales, offsets, sums;  // offsets: what a block's sum starts with, or with Q4_K the sum of the row's
 };
 
 }  // namespace
