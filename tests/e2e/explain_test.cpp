@@ -2,7 +2,11 @@
 #include "tests/support/harness.h"
 
 #include "runtime/plan/plan.h"
+#include "support/gguf/gguf_file.h"
 #include "support/json.h"
+
+#include <filesystem>
+#include <map>
 
 using namespace e2e;
 using nlohmann::json;
@@ -182,6 +186,63 @@ TEST_F(Explain, AblationSkipsWhatABudgetRulesOut) {
     EXPECT_FALSE(v.contains("arena_bytes")) << v;
   }
   EXPECT_GT(measured, 0) << r.output;
+}
+
+// Matrices by format, and how far they are from the weights of a checkpoint.
+TEST_F(Explain, WhatFewBitsChange) {
+  const std::string plan = w.compile("plan", {"model.n_embd=256", "model.ffn_dim=320", "train.steps=1",
+                                              "precision.weights=q4_k", "precision.eight_bits='h.1.attn.*'"});
+  json e = of(plan)["weights"];
+  EXPECT_EQ(e["weights"], "q4_k");
+  EXPECT_TRUE(e["from"].is_null()) << e.dump(1);
+  EXPECT_NE(e["unmeasured"].get<std::string>().find("no checkpoint yet"), std::string::npos) << e.dump(1);
+  w.train(plan, "out");
+  const std::string measured =
+      w.compile("plan", {"model.n_embd=256", "model.ffn_dim=320", "train.steps=1", "precision.weights=q4_k",
+                         "precision.eight_bits='h.1.attn.*'", "out_dir='" + w.path("out") + "'"});
+  e = of(measured)["weights"];
+  EXPECT_TRUE(e["from"].is_string()) << e.dump(1);
+  std::map<std::string, std::string> formats;
+  for (const json &m : e["matrices"]) {
+    const std::string format = m["format"];
+    formats[m["name"]] = format;
+    const double error = m["relative_error"];
+    EXPECT_GT(error, 0) << m.dump();
+    EXPECT_LT(error, format == "q4_k" ? 0.15 : 0.01) << m.dump();
+    EXPECT_GT(error, format == "q4_k" ? 0.02 : 0.001) << m.dump();
+    EXPECT_LT(m["bytes_kept"], m["bytes_computed"]) << m.dump();
+  }
+  EXPECT_EQ(formats["h.0.attn.c_attn.weight"], "q4_k");
+  EXPECT_EQ(formats["h.1.attn.c_attn.weight"], "q8_0") << "eight_bits";
+  EXPECT_EQ(formats["h.0.mlp.c_proj.weight"], "q8_0") << "320 inputs";
+  EXPECT_EQ(formats["wte.weight"], "q8_0") << "the classifier";
+  EXPECT_NE(e["note"].get<std::string>().find("no blocks of 256"), std::string::npos) << e.dump(1);
+  const Result r = w.gptc({"explain", measured});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("q4_k for sampling and serving"), std::string::npos) << r.output;
+  EXPECT_EQ(r.output.find("-0"), std::string::npos);
+  EXPECT_EQ(of(w.compile("compute", {}))["weights"], json()) << "nothing to say";
+}
+
+// Weights that are not finite cannot be kept in few bits, and that is said; weights that are not there are no error.
+TEST_F(Explain, WeightsThatAreNotFiniteAreNamed) {
+  w.train(w.compile("plain", {"train.steps=1"}), "out");
+  const std::string gguf = w.path("x.gguf");
+  ASSERT_EQ(w.gptc({"export", w.path("out"), "-o", gguf, "--dtype", "fp32"}).code, 0);
+  std::string bytes = readFile(gguf);
+  const size_t at = size_t(gptc::GgufFile(gguf).find("blk.0.ffn_down.weight")->at);
+  bytes.replace(at, 4, std::string("\0\0\xc0\x7f", 4));  // a NaN
+  writeFile(gguf, bytes);
+  const std::string init = "model.init_from='gguf:" + gguf + "'";
+  const std::string few = w.compile("few", {"precision.weights=q8_0", init, "out_dir='" + w.path("none") + "'"});
+  Result r = w.gptc({"explain", few});
+  EXPECT_EQ(r.code, 4) << r.output;
+  EXPECT_NE(r.output.find("error[GPTC0406]: h.0.mlp.c_proj.weight has values that are not finite"), std::string::npos)
+      << r.output;
+  std::filesystem::remove(gguf);
+  r = w.gptc({"explain", few});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("errors are not measured"), std::string::npos) << r.output;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "runtime/serve/generator.h"
 #include "runtime/train/session.h"
 #include "support/gguf/gguf_file.h"
+#include "tools/compiler/imported_model.h"
 #include "tools/compiler/inference.h"
 
 #include <algorithm>
@@ -100,15 +101,116 @@ TEST_F(Quantized, NumbersAreThoseOfEveryFile) {
   }
 }
 
+// Q4_K where inputs are a multiple of 256, 8 bits elsewhere.
+TEST_F(Quantized, Q4KHasTheSameNumbersFromEveryFile) {
+  const std::vector<int32_t> tokens = {1, 9, 5, 3, 40, 2, 7};
+  int n = 0;
+  for (const std::vector<std::string> &family : std::vector<std::vector<std::string>>{
+           {"model.n_embd=256"},
+           {"model.n_embd=64"},  // 256 inputs of the second product of an MLP
+           {"model.preset=llama", "model.n_embd=256", "model.n_head=4", "model.n_kv_head=2", "model.ffn_dim=320"}}) {
+    std::vector<std::string> settings = family;
+    settings.insert(settings.end(), {"train.steps=2", "model.dropout=0.0"});
+    const std::string plain = w.compile(fmt::format("plain{}", n), settings), out = fmt::format("out{}", n),
+                      gguf = w.path(fmt::format("{}.gguf", n));
+    w.train(plain, out);
+    const std::string f32 = newest(out);
+    Opened wide = open(plain, f32);
+    const Result exported = w.gptc({"export", w.path(out), "-o", gguf, "--format", "gguf", "--dtype", "q4_k"});
+    ASSERT_EQ(exported.code, 0) << exported.output;
+    auto with = [&](const char *name, std::vector<std::string> more) {
+      more.insert(more.begin(), settings.begin(), settings.end());
+      return w.compile(fmt::format("{}{}", name, n), more);
+    };
+    const std::string plan = with("few", {"precision.weights=q4_k"}), eight = with("eight", {"precision.weights=q8_0"}),
+                      mixed = with("mixed", {"precision.weights=q4_k", "precision.eight_bits='h.1.mlp.*'"});
+    Opened folder = open(plan, f32), file = open(plan, gguf), eights = open(eight, f32), both = open(mixed, gguf);
+    EXPECT_TRUE(file.states(StateKind::quantized) == folder.states(StateKind::quantized)) << n;
+    EXPECT_LT(folder.arena(), eights.arena()) << n;
+    EXPECT_GT(both.arena(), folder.arena()) << n;
+    int supers = 0;
+    for (const auto &s : folder.module().states)
+      supers += llvm::StringRef(s->name).starts_with("supers.");
+    EXPECT_EQ(supers, n == 0 ? 8 : n == 1 ? 2 : 8) << n;  // of two layers; in the last one c_proj has 320 inputs
+    EXPECT_EQ(both.module().state("supers.h.1.mlp.c_proj.weight"), nullptr);
+    EXPECT_EQ(both.module().state("supers.h.0.mlp.c_proj.weight") == nullptr, n == 2);
+    const std::vector<float> want = wide.logits(tokens), got = folder.logits(tokens);
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      difference += double(got[i] - want[i]) * (got[i] - want[i]);
+      size += double(want[i]) * want[i];
+    }
+    EXPECT_GT(difference, 0) << n;
+    EXPECT_LT(std::sqrt(difference / size), 0.3) << n;
+    ++n;
+  }
+}
+
+// A file of Q4_K and Q8_0 keeps both, for texts and for vectors, also if --weights says what it has.
+TEST_F(Quantized, AFileThatMixesKeepsWhatItHas) {
+  std::string words;
+  for (int i = 0; i < 300; ++i)
+    words += fmt::format("the {} cats sat on the mats. ", i);
+  writeFile(w.path("text.txt"), words);
+  ASSERT_EQ(w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "bpe:290", "--out", w.path("made")}).code, 0);
+  const std::string plan = w.compile("plan", {"model.preset=llama", "model.n_head=4", "model.n_embd=64",
+                                              "model.ffn_dim=256", "model.vocab_size=300", "train.steps=1",
+                                              "data.tokenizer='" + w.path("made/tokenizer.json") + "'"});
+  w.train(plan, "out");
+  const std::string gguf = w.path("x.gguf");
+  const Result exported = w.gptc({"export", w.path("out"), "-o", gguf, "--dtype", "q4_k"});
+  ASSERT_EQ(exported.code, 0) << exported.output;
+  auto supersOf = [&](const RunAs &how, ImportFor purpose) {
+    Plan made = planOfModel(importedModel(gguf, purpose), how, purpose);
+    const ModelIdentity model = modelIdentity(*made.planned);
+    const bool tokens = purpose == ImportFor::tokens;
+    const Opened o(
+        gguf, tokens ? servingPlan(std::move(made), 2, cacheDir()) : embeddingPlan(std::move(made), cacheDir()), model);
+    std::vector<std::string> supers;
+    int64_t numbers = 0;
+    for (const auto &s : o.module().states) {
+      if (llvm::StringRef(s->name).starts_with("supers."))
+        supers.push_back(s->name);
+      numbers += llvm::StringRef(s->name).starts_with("numbers.");
+    }
+    EXPECT_EQ(numbers, tokens ? 11 : 10) << "five matrices of two layers, and the classifier";
+    return supers;
+  };
+  const std::vector<std::string> want = {"supers.h.0.mlp.c_proj.weight", "supers.h.1.mlp.c_proj.weight"};
+  for (const ImportFor purpose : {ImportFor::tokens, ImportFor::vectors}) {
+    EXPECT_EQ(supersOf({.precision = "fp32"}, purpose), want);
+    EXPECT_EQ(supersOf({.weights = "q4_k", .precision = "fp32"}, purpose), want);
+    EXPECT_EQ(supersOf({.weights = "q8_0", .precision = "fp32"}, purpose), std::vector<std::string>());
+  }
+  const ImportedModel imported = importedModel(gguf);
+  EXPECT_EQ(imported.stored.weights, Weights::q4_k);
+  EXPECT_EQ(imported.stored.eightBits.size(), 8u);
+  EXPECT_EQ(roundingNote(imported, {}), "") << "Q8_0 is kept as it is";
+  const Result r = w.gptrun({"eval", gguf, "--data", w.path("made/val.bin"), "--precision", "fp32"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("note: weights as q4_k, 11 of 11 weights"), std::string::npos) << r.output;
+}
+
+TEST_F(Quantized, PatternsThatNameNoMatrixAreErrors) {
+  for (const char *pattern : {"h.*.mlp.c_prj.weight", "wte.weight", "h.0.ln_1.weight"}) {
+    const Result r = w.gptc({"compile", w.modelFile(), "-o", w.path("bad"), "--set", "precision.weights=q4_k", "--set",
+                             fmt::format("precision.eight_bits='{}'", pattern)});
+    EXPECT_EQ(r.code, 3) << r.output;
+    EXPECT_NE(r.output.find(fmt::format("error[GPTC0205]: no matrix of a layer is called \"{}\"", pattern)),
+              std::string::npos)
+        << r.output;
+  }
+}
+
 // Also blocks that rounding would not give: those of llama.cpp's quantisation by importance.
 TEST_F(Quantized, BlocksOfFilesAreKept) {
   const std::vector<std::string> settings = {"model.preset=llama", "model.n_embd=64", "train.steps=1"};
   w.train(w.compile("plain", settings), "out");
-  for (const auto &[weights, bits] : {std::pair{"q8_0", 8}, {"q4_0", 4}}) {
+  for (const auto &[weights, format] : {std::pair{"q8_0", QuantFormat::q8_0}, {"q4_0", QuantFormat::q4_0}}) {
     const std::string path = w.path(fmt::format("{}.gguf", weights));
     ASSERT_EQ(w.gptc({"export", w.path("out"), "-o", path, "--format", "gguf", "--dtype", weights}).code, 0);
     const GgufTensor down = *GgufFile(path).find("blk.0.ffn_down.weight");
-    if (bits == 4) {  // no number is -8 or 7, the second largest magnitudes
+    if (format == QuantFormat::q4_0) {  // no number is -8 or 7, the second largest magnitudes
       std::string bytes = readFile(path);
       for (int64_t block = 0; block < down.bytes / 18; ++block)
         for (int64_t i = 2; i < 18; ++i) {
@@ -129,8 +231,8 @@ TEST_F(Quantized, BlocksOfFilesAreKept) {
     const auto *scales = reinterpret_cast<const _Float16 *>(states["scales.h.0.mlp.c_proj.weight"].data());
     for (int64_t row = 0; row < n; ++row)
       for (int64_t i = 0; i < k; ++i) {
-        const QuantizedPlace p = quantizedPlace(i, row, k, cols, bits);
-        const int64_t number = int64_t(words[p.word] >> p.shift & ((1 << bits) - 1)) - quantOffset(bits);
+        const QuantizedPlace p = quantizedPlace(i, row, k, cols, format);
+        const int64_t number = int64_t(words[p.word] >> p.shift & ((1 << bitsOf(format)) - 1)) - quantOffset(format);
         ASSERT_EQ(float(number) * float(scales[p.scale]), want[size_t(row * k + i)]) << weights << row << " " << i;
       }
   }

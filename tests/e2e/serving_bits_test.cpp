@@ -306,7 +306,8 @@ INSTANTIATE_TEST_SUITE_P(
               "model.rope_factor=4", "model.rope_original_block_size=64"}},
         Case{"head", {"model.head_transform=true", "model.n_embd=256"}},
         Case{"nopos", {"model.position=none", "model.bias=false"}}, Case{"gpt2Of8Bits", {"precision.weights=q8_0"}},
-        Case{"llamaOf4Bits", {"model.preset=llama", "model.n_kv_head=2", "precision.weights=q4_0"}}),
+        Case{"llamaOf4Bits", {"model.preset=llama", "model.n_kv_head=2", "precision.weights=q4_0"}},
+        Case{"llamaOfQ4K", {"model.preset=llama", "model.n_kv_head=2", "model.n_embd=256", "precision.weights=q4_k"}}),
     [](const auto &info) { return info.param.name; });
 
 }  // namespace

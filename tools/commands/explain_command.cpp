@@ -4,10 +4,12 @@
 #include "tools/planner/cache_dir.h"
 #include "tools/study/explain.h"
 #include "tools/study/explain_gpu.h"
+#include "tools/study/explain_weights.h"
 #include "tools/study/why.h"
 
 #include "codegen/codegen.h"
 #include "runtime/device/peak.h"
+#include "runtime/tuning/cache_secret.h"
 #include "support/json.h"
 #include "support/words.h"
 
@@ -19,7 +21,7 @@ using json = nlohmann::ordered_json;
 
 json jsonOf(const Effect &e) { return {{"arena_bytes", e.memory}, {"traffic_bytes", e.traffic}, {"ms", e.ms}}; }
 
-json jsonOf(const Plan &plan, const Explanation &e) {
+json jsonOf(const Plan &plan, const Explanation &e, const std::optional<WeightsKept> &kept) {
   json list = json::array();
   for (const Decision &d : e.decisions) {
     json entry = {
@@ -28,12 +30,15 @@ json jsonOf(const Plan &plan, const Explanation &e) {
       entry["rejected"].push_back({{"choice", a.choice}, {"effect", jsonOf(a.effect)}, {"why", a.why}});
     list.push_back(entry);
   }
-  return {
+  json all = {
       {"plan", plan.hash},
       {"arena_bytes", e.plan.arena},
       {"step", {{"ms", 1e3 * e.plan.step.seconds}, {"flops", e.plan.step.flops}, {"traffic_bytes", e.plan.step.bytes}}},
       {"fp32_peak", e.rates.fp32},
       {"decisions", list}};
+  if (kept)
+    all["weights"] = jsonOf(*kept);
+  return all;
 }
 
 /// This machine's peak in FLOP/s. If other processes disturb the measurement, tries again, and at last takes the
@@ -50,11 +55,13 @@ double undisturbedPeak(const Target &target, bool &measured) {
 }
 
 void run(const std::string &dir, bool asJson) {
-  const Plan plan = loadPlan(dir);
+  const std::string cacheDir = defaultCacheDir();
+  const Plan plan = loadPlan(dir, cacheSecret(cacheDir));
+  const std::optional<WeightsKept> kept = weightsKeptBy(plan, cacheDir);
   bool measured = false;
   const Explanation e = explain(plan, undisturbedPeak(plan.target, measured));
-  if (asJson) {
-    fmt::print("{}\n", jsonOf(plan, e).dump(2));
+  if (asJson) {  // paths need not be UTF-8
+    fmt::print("{}\n", jsonOf(plan, e, kept).dump(2, ' ', false, json::error_handler_t::replace));
     return;
   }
   fmt::print("plan        {}  {}\n", dir, plan.hash.substr(0, 12));
@@ -69,6 +76,8 @@ void run(const std::string &dir, bool asJson) {
       "would have done instead. Bytes of the arena are those of plans really made; times and traffic are per step and\n"
       "predicted.\n\n{}",
       tableOf(e.decisions));
+  if (kept)
+    fmt::print("\n{}", tableOf(*kept));
 }
 
 void runOnGpu(const std::string &dir, const std::string &name, bool asJson) {

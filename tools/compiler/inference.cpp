@@ -133,6 +133,25 @@ std::string weightsInWords(const Module &m) {
   return kept;
 }
 
+Plan weightsPlan(Plan plan, const std::string &cacheDir) {
+  const bool tokens = fact<&ModelFacts::causal>(*plan.planned);
+  plan.planned = PlanForRanks(plan, 1).planForInference(plan.target, cacheDir, {.slots = tokens ? 1 : 0, .embed = !tokens});
+  plan.joint.reset();
+  Module &m = *plan.planned;
+  while (!m.functions.empty())
+    m.removeFunction(std::string(m.functions.back()->name));
+  llvm::erase_if(m.states, [](const auto &s) {
+    const auto kind = kindOf(*s);
+    return kind != StateKind::param && kind != StateKind::quantized;
+  });
+  for (const auto &s : m.states)
+    eraseFact<&StateFacts::memory>(*s);
+  PipelineOptions options;
+  options.reproFile = "";
+  runPipeline(m, parsePipeline("plan-memory", &plan.target), options);
+  return plan;
+}
+
 Plan inferencePlan(Plan plan, llvm::ArrayRef<llvm::StringRef> functions, const std::string &cacheDir) {
   if (Mesh::of(*plan.planned).ranks() != 1)
     plan.planned = PlanForRanks(plan, 1).planForInference(plan.target, cacheDir);

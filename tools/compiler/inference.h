@@ -39,4 +39,8 @@ std::string slotsInWords(const Module &serving, int64_t slots);
 /// How weights are kept: "q8_0, 24 of 25 weights; products round ..."; "" if as they are computed with.
 std::string weightsInWords(const Module &m);
 
+/// A plan without functions that has what servingPlan, or of an encoder embeddingPlan, keeps in few bits
+/// (ir/quantized.h), and beside it every parameter in f32. Throws servingPlan's errors.
+Plan weightsPlan(Plan plan, const std::string &cacheDir);
+
 }  // namespace gptc

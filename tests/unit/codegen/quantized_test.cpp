@@ -4,25 +4,31 @@
 #include "ir/quantized.h"
 #include "tests/support/recipe_harness.h"
 #include "tests/support/whole_run.h"
+#include "tests/unit/codegen/support.h"
 
 #include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace gptc::test {
 namespace {
 
+constexpr QuantFormat q8_0 = QuantFormat::q8_0, q4_0 = QuantFormat::q4_0, q4_k = QuantFormat::q4_k;
+
 struct Shape {
-  int64_t m, n, blocks, cols, bits = 8;
+  int64_t m, n, blocks, cols;
+  QuantFormat format = q8_0;
 };
 // Tails of rows and columns; panels of other machines.
-constexpr Shape shapes[] = {{1, 75, 3, 32},  {29, 33, 2, 32, 4}, {7, 17, 1, 16},    {4, 64, 5, 32},
-                            {13, 129, 2, 8}, {2, 5, 4, 4, 4},    {1, 75, 3, 32, 4}, {14, 40, 2, 16, 4}};
+constexpr Shape shapes[] = {{1, 75, 3, 32},       {29, 33, 2, 32, q4_0}, {7, 17, 1, 16},        {4, 64, 5, 32},
+                            {13, 129, 2, 8},      {2, 5, 4, 4, q4_0},    {1, 75, 3, 32, q4_0},  {14, 40, 2, 16, q4_0},
+                            {1, 75, 8, 32, q4_k}, {9, 33, 24, 32, q4_k}, {3, 17, 16, 16, q4_k}, {14, 5, 8, 4, q4_k}};
 
 QuantizedType weightOf(const Shape &s) {
-  return *quantizedType(Type(DType::f32, {Dim(s.blocks * quantBlock), Dim(s.n)}), s.cols, false, s.bits);
+  return *quantizedType(Type(DType::f32, {Dim(s.blocks * quantBlock), Dim(s.n)}), s.cols, false, s.format);
 }
 
 /// A product with an epilogue, or one with a narrow result.
@@ -30,10 +36,11 @@ Group productOf(const Shape &s, DType stored, DType result = DType::f32) {
   const QuantizedType w = weightOf(s);
   const std::string y = Type(result, {Dim(s.m), Dim(s.n)}).str();
   return group("matmul",
-               fmt::format("%a: {}; %w: {}; %d: {}; %c: f32[{}]",
+               fmt::format("%a: {}; %w: {}; %d: {}; %c: f32[{}]{}",
                            Type(stored, {Dim(s.m), Dim(s.blocks * quantBlock)}).str(), w.numbers.str(), w.scales.str(),
-                           s.n),
-               fmt::format("%y = quantized_matmul %a, %w, %d {{bits={}}} : {}\n", s.bits, y) +
+                           s.n, w.supers ? "; %s: " + w.supers->str() : ""),
+               fmt::format("%y = quantized_matmul %a, %w, %d{} {{bits={}}} : {}\n", w.supers ? ", %s" : "",
+                           bitsOf(s.format), y) +
                    (result == DType::f32 ? fmt::format("%z = add %y, %c : {}\nyield %y, %z", y) : "yield %y"));
 }
 
@@ -42,6 +49,13 @@ std::vector<Tensor> operandsOf(const Group &g, unsigned seed) {
   ops::SampleSource source(seed);
   for (double &v : all[1].data)
     v = double(uint32_t(source.bits()));
+  if (all.size() > 4) {
+    for (double &v : all[2].data)
+      v = double(uint32_t(source.bits()) & 0x3f3f3f3f);
+    all[4] = source.uniforms(all[4].type, -0.01, 0.01);
+    for (double &v : all[4].data)
+      v = double(float(_Float16(v)));
+  }
   return all;
 }
 
@@ -80,20 +94,110 @@ TEST(Quantized, TilesAndTasksNeverShow) {
   }
 }
 
+/// The product as ir/quantized.h says it, one operation of f32 after another. Of Q4_K.
+std::vector<float> oneByOne(const Shape &s, const std::vector<Tensor> &operands) {
+  const int64_t k = s.blocks * quantBlock;
+  std::vector<float> y(size_t(s.m * s.n), 0.f);
+  for (int64_t row = 0; row < s.m; ++row)
+    for (int64_t block = 0; block < s.blocks; ++block) {
+      float x[quantBlock];
+      for (int64_t i = 0; i < quantBlock; ++i)
+        x[i] = float(operands[0].data[size_t(row * k + block * quantBlock + i)]);
+      const RoundedBlock r = roundBlock(x);
+      for (int64_t column = 0; column < s.n; ++column) {
+        int32_t dot = 0, sum = 0;
+        QuantizedPlace p{};
+        for (int64_t i = 0; i < quantBlock; ++i) {
+          p = quantizedPlace(block * quantBlock + i, column, k, s.cols, s.format);
+          dot += r.q[i] * int32_t(uint32_t(operands[1].data[size_t(p.word)]) >> p.shift & 15);
+          sum += r.q[i];
+        }
+        const uint32_t six = uint32_t(operands[2].data[size_t(p.scale)]) >> p.scaleShift;
+        const float d = float(operands[4].data[size_t(p.d)]), dmin = float(operands[4].data[size_t(p.dmin)]);
+        float &acc = y[size_t(row * s.n + column)];
+        acc = std::fma(float(dot), float(r.scale) * (d * float(six & 63)), acc);
+        acc = std::fma(float(sum), float(r.scale) * -(dmin * float(six >> 8 & 63)), acc);
+      }
+    }
+  return y;
+}
+
+// One order of operations, by every instruction that multiplies bytes: K of one, two and three blocks of 256, odd
+// numbers of columns, few rows and many.
+TEST(Quantized, Q4KHasOneOrderOnEveryMachine) {
+  for (const Shape &s : {Shape{1, 75, 8, 32, q4_k}, Shape{2, 33, 24, 32, q4_k}, Shape{5, 129, 16, 16, q4_k},
+                         Shape{37, 31, 24, 32, q4_k}, Shape{3, 7, 8, 4, q4_k}}) {
+    const Group g = productOf(s, DType::f32);
+    const std::vector<Tensor> operands = operandsOf(g, unsigned(s.n + s.m));
+    const std::vector<float> want = oneByOne(s, operands);
+    for (const char *mask : {"", "-avx512vnni", "-avx512f", "-avx"}) {
+      const std::vector<Tensor> got = run(g, operands, {.target = maskedTarget(mask)});
+      for (size_t i = 0; i < want.size(); ++i)
+        ASSERT_EQ(float(got[0].data[i]), want[i]) << mask << ", " << s.m << " rows of " << s.n << ": " << i;
+    }
+  }
+}
+
+// The minimum counts, and in the block of its own: with numbers of 0 an element is -dmin * m.
+TEST(Quantized, Q4KHasMinima) {
+  const Shape s{1, 1, 8, 4, q4_k};
+  const Group g = productOf(s, DType::f32);
+  std::vector<Tensor> operands = operandsOf(g, 3);
+  for (double &v : operands[0].data)
+    v = 1;
+  for (double &v : operands[1].data)
+    v = 0;
+  for (int64_t block = 0; block < 8; ++block) {
+    for (Tensor *t : {&operands[2], &operands[4]})
+      std::fill(t->data.begin(), t->data.end(), 0.0);
+    const QuantizedPlace p = quantizedPlace(block * quantBlock, 0, 256, s.cols, q4_k);
+    operands[2].data[size_t(p.scale)] = double((uint32_t(block + 1) << 8 | 63u) << p.scaleShift);
+    operands[4].data[size_t(p.d)] = 4;
+    operands[4].data[size_t(p.dmin)] = 0.5;
+    EXPECT_NEAR(run(g, operands)[0].data[0], -32 * 0.5 * double(block + 1), 1e-4) << block;
+  }
+}
+
+TEST(Quantized, TypesThatDoNotFitAreRefused) {
+  const Type b(DType::f32, {Dim(384), Dim(5)});
+  EXPECT_TRUE(quantizedType(b, 32, false, q4_0));
+  EXPECT_FALSE(quantizedType(b, 32, false, q4_k)) << "384 is no multiple of 256";
+  EXPECT_TRUE(quantizedType(Type(DType::f32, {Dim(5), Dim(512)}), 32, true, q4_k));
+  const QuantizedType w = *quantizedType(Type(DType::f32, {Dim(256), Dim(5)}), 32, false, q4_k);
+  EXPECT_EQ(w.numbers.str() + w.scales.str() + w.supers->str(), "u32[1,32,32]u32[1,4,32]f16[1,2,32]");
+  auto problems = [](const char *scales, const char *supers, int bits) {
+    const std::string text = fmt::format("func @f(%a: f32[3,256], %w: u32[1,32,32], %d: {}, %s: {}) -> (f32[3,5]) {{\n"
+                                         "%y = quantized_matmul %a, %w, %d, %s {{bits={}}} : f32[3,5]\nreturn %y\n}}",
+                                         scales, supers, bits);
+    try {
+      return int(verify(*parseModule(text, "test")).size());
+    } catch (const UserError &) {
+      return 1;
+    }
+  };
+  EXPECT_EQ(problems("u32[1,4,32]", "f16[1,2,32]", 4), 0);
+  EXPECT_GT(problems("u32[1,4,32]", "f16[1,2,32]", 8), 0);
+  EXPECT_GT(problems("f16[1,8,32]", "f16[1,2,32]", 4), 0);
+  EXPECT_GT(problems("u32[1,4,32]", "f16[1,1,32]", 4), 0);
+  EXPECT_GT(problems("u32[1,4,32]", "u32[1,2,32]", 4), 0);
+}
+
 // What a row gets does not depend on the rows beside it: a sampled token has the bits of a prompt's.
 TEST(Quantized, RowsDoNotSeeEachOther) {
-  const Shape many{29, 75, 3, 32}, one{1, 75, 3, 32};
-  const Group all = productOf(many, DType::f32), alone = productOf(one, DType::f32);
-  const std::vector<Tensor> operands = operandsOf(all, 7), together = run(all, operands);
-  const int64_t k = many.blocks * quantBlock;
-  for (int64_t row = 0; row < many.m; ++row) {
-    std::vector<Tensor> single = operands;
-    single[0] = Tensor(Type(DType::f32, {Dim(1), Dim(k)}),
-                       {operands[0].data.begin() + row * k, operands[0].data.begin() + (row + 1) * k});
-    const std::vector<Tensor> got = run(alone, single);
-    for (size_t result = 0; result < got.size(); ++result)
-      for (int64_t j = 0; j < many.n; ++j)
-        ASSERT_EQ(got[result].data[j], together[result].data[row * many.n + j]) << row << " " << j;
+  for (const auto &[many, one] : {std::pair(Shape{29, 75, 3, 32}, Shape{1, 75, 3, 32}),
+                                  {Shape{29, 75, 8, 32, q4_k}, Shape{1, 75, 8, 32, q4_k}}}) {
+    const Group all = productOf(many, DType::f32), alone = productOf(one, DType::f32);
+    const std::vector<Tensor> operands = operandsOf(all, 7), together = run(all, operands);
+    const int64_t k = many.blocks * quantBlock;
+    for (int64_t row = 0; row < many.m; ++row) {
+      std::vector<Tensor> single = operands;
+      single[0] = Tensor(Type(DType::f32, {Dim(1), Dim(k)}),
+                         {operands[0].data.begin() + row * k, operands[0].data.begin() + (row + 1) * k});
+      const std::vector<Tensor> got = run(alone, single);
+      for (size_t result = 0; result < got.size(); ++result)
+        for (int64_t j = 0; j < many.n; ++j)
+          ASSERT_EQ(got[result].data[j], together[result].data[row * many.n + j]) << row << " " << j;
+    }
   }
 }
 
@@ -135,8 +239,10 @@ TEST(Quantized, RoundsAnyBlock) {
 }
 
 TEST(Quantized, IsRefusedOnGpus) {
-  const Group g = productOf(shapes[0], DType::f32);
-  EXPECT_THROW(defaultSchedule(*g.fused, cudaTarget("cuda:sm_90a")), UserError);
+  for (const Shape &s : {shapes[0], Shape{1, 75, 8, 32, q4_k}}) {
+    const Group g = productOf(s, DType::f32);
+    EXPECT_THROW(defaultSchedule(*g.fused, cudaTarget("cuda:sm_90a")), UserError);
+  }
 }
 
 // A tuner may change neither panels nor vectors.
