@@ -197,10 +197,7 @@ TEST_F(Explain, WhatFewBitsChange) {
   EXPECT_TRUE(e["from"].is_null()) << e.dump(1);
   EXPECT_NE(e["unmeasured"].get<std::string>().find("no checkpoint yet"), std::string::npos) << e.dump(1);
   w.train(plan, "out");
-  const std::string measured =
-      w.compile("plan", {"model.n_embd=256", "model.ffn_dim=320", "train.steps=1", "precision.weights=q4_k",
-                         "precision.eight_bits='h.1.attn.*'", "out_dir='" + w.path("out") + "'"});
-  e = of(measured)["weights"];
+  e = of(plan)["weights"];
   EXPECT_TRUE(e["from"].is_string()) << e.dump(1);
   std::map<std::string, std::string> formats;
   for (const json &m : e["matrices"]) {
@@ -217,10 +214,10 @@ TEST_F(Explain, WhatFewBitsChange) {
   EXPECT_EQ(formats["h.0.mlp.c_proj.weight"], "q8_0") << "320 inputs";
   EXPECT_EQ(formats["wte.weight"], "q8_0") << "the classifier";
   EXPECT_NE(e["note"].get<std::string>().find("no blocks of 256"), std::string::npos) << e.dump(1);
-  const Result r = w.gptc({"explain", measured});
+  const Result r = w.gptc({"explain", plan});
   EXPECT_EQ(r.code, 0) << r.output;
   EXPECT_NE(r.output.find("q4_k for sampling and serving"), std::string::npos) << r.output;
-  EXPECT_EQ(r.output.find("-0"), std::string::npos);
+  EXPECT_NE(r.output.find(" less of them; "), std::string::npos) << r.output;
   EXPECT_EQ(of(w.compile("compute", {}))["weights"], json()) << "nothing to say";
 }
 

@@ -89,6 +89,45 @@ TEST(ParameterGroups, KeysAreChecked) {
   EXPECT_EQ(problemsOf("3").size(), 1u);
 }
 
+TEST(EightBits, MarksMatricesOfLayers) {
+  const Config c = config({"precision.weights=q4_k", "precision.eight_bits=['h.0.mlp.*', 'h.1.attn.c_attn.weight']"});
+  std::vector<std::string> marked;
+  for (const BuildOptions &how : {BuildOptions{}, BuildOptions{.slots = 2}, BuildOptions{.embed = true}}) {
+    const auto m = buildModel(c, how);
+    marked.clear();
+    for (const auto &s : m->states)
+      if (s->attrs.getBool("eight_bits"))
+        marked.push_back(s->name);
+    EXPECT_EQ(marked,
+              (std::vector<std::string>{"h.0.mlp.c_fc.weight", "h.0.mlp.c_proj.weight", "h.1.attn.c_attn.weight"}));
+  }
+  // A plan for other ranks, and for sampling, is made from these.
+  const Config again = loadConfig("", modelSettings(c), [](const std::string &) { return int64_t(0); });
+  EXPECT_EQ(print(*buildModel(again)), print(*buildModel(c)));
+  EXPECT_TRUE(config({"precision.eight_bits=[]"}).precision.eightBits.empty());
+  EXPECT_EQ(config({"precision.eight_bits='h.*'"}).precision.eightBits.size(), 1u);
+}
+
+TEST(EightBits, WhatMatchesNothingIsAnError) {
+  auto problems = [](const std::string &patterns) {
+    std::vector<std::string> all;
+    try {
+      buildModel(config({"precision.eight_bits=" + patterns}));
+    } catch (const UserError &e) {
+      for (const Diagnostic &d : e.diagnostics)
+        all.push_back(fmt::format("{} {}", int(d.code), d.message));
+    }
+    return all;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(problems("['h.*.mlp.c_prj.weight', 'h.*', 'wte.weight', 'h.0.ln_1.weight']"),
+            (Texts{"205 no matrix of a layer is called \"h.*.mlp.c_prj.weight\"",
+                   "205 no matrix of a layer is called \"wte.weight\"",
+                   "205 no matrix of a layer is called \"h.0.ln_1.weight\""}));
+  for (const char *wrong : {"3", "true", "['h.*', 3]", "[[]]"})
+    EXPECT_EQ(problems(wrong).size(), 1u) << wrong;
+}
+
 TEST(OptimizerKeys, DefaultsFollowTheName) {
   EXPECT_EQ(config({}).optimizer.lr, 6e-4);
   const OptimizerConfig sgd = config({"optimizer.name=sgd"}).optimizer;

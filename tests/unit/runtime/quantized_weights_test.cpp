@@ -103,7 +103,7 @@ std::string randomBlocks(GgmlType type, int64_t n, unsigned seed, float scale = 
     }
     put(at + (type == GgmlType::q6_k ? 208 : 0), own);
     if (type == GgmlType::q4_k)
-      put(at + 2, own / 2);
+      put(at + 2, 0.05f);
   }
   return bytes;
 }
