@@ -219,6 +219,15 @@ TEST_F(Explain, WhatFewBitsChange) {
   EXPECT_NE(r.output.find("q4_k for sampling and serving"), std::string::npos) << r.output;
   EXPECT_NE(r.output.find(" less of them; "), std::string::npos) << r.output;
   EXPECT_EQ(of(w.compile("compute", {}))["weights"], json()) << "nothing to say";
+  // Blocks that are kept as a file has them are no further from it.
+  const std::string gguf = w.path("x.gguf");
+  ASSERT_EQ(w.gptc({"export", w.path("out"), "-o", gguf, "--dtype", "q8_0"}).code, 0);
+  e = of(w.compile("kept", {"model.n_embd=256", "model.ffn_dim=320", "precision.weights=q8_0",
+                            "out_dir='" + w.path("none") + "'", "model.init_from='gguf:" + gguf + "'"}))["weights"];
+  EXPECT_EQ(e["from"], gguf) << e.dump(1);
+  EXPECT_EQ(e["matrices"].size(), 9u) << e.dump(1);
+  for (const json &m : e["matrices"])
+    EXPECT_EQ(m["relative_error"], 0.0) << m.dump();
 }
 
 // Weights that are not finite cannot be kept in few bits, and that is said; weights that are not there are no error.

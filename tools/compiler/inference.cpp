@@ -135,7 +135,8 @@ std::string weightsInWords(const Module &m) {
 
 Plan weightsPlan(Plan plan, const std::string &cacheDir) {
   const bool tokens = fact<&ModelFacts::causal>(*plan.planned);
-  plan.planned = PlanForRanks(plan, 1).planForInference(plan.target, cacheDir, {.slots = tokens ? 1 : 0, .embed = !tokens});
+  plan.planned =
+      PlanForRanks(plan, 1).planForInference(plan.target, cacheDir, {.slots = tokens ? 1 : 0, .embed = !tokens});
   plan.joint.reset();
   Module &m = *plan.planned;
   while (!m.functions.empty())

@@ -1,5 +1,5 @@
-// What precision.weights changes of a plan: which matrices are kept how, the bytes that their products read, and how far
-// they are from the weights that the plan would start from.
+// What precision.weights changes of a plan: which matrices are kept how, the bytes that their products read, and how
+// far they are from the weights that the plan would start from.
 #pragma once
 
 #include "runtime/plan/plan.h"
@@ -14,19 +14,19 @@ namespace gptc {
 /// A matrix of a layer, or another weight of a product in few bits.
 struct WeightKept {
   std::string name;
-  std::string format;         // "q4_k"; "fp32" or "bf16": as it is computed with
-  int64_t before = 0;         // bytes as it is computed with
-  int64_t after = 0;          // bytes as it is kept, with scales and the padding of panels
+  std::string format;           // "q4_k"; "fp32" or "bf16": as it is computed with
+  int64_t before = 0;           // bytes as it is computed with
+  int64_t after = 0;            // bytes as it is kept, with scales and the padding of panels
   std::optional<double> error;  // relative, root mean square (roundingErrorOf); nullopt: not measured
 };
 
 struct WeightsKept {
-  std::string weights;              // precision.weights
+  std::string weights;               // precision.weights
   std::vector<WeightKept> matrices;  // in the order of the model
-  std::string note;                 // of the pass: why some are kept otherwise
-  double memory = 0;                // bytes of the arena of sampling: with few bits minus without
-  std::string from;                 // where the weights are from; "": errors were not measured
-  std::string unmeasured;           // why
+  std::string note;                  // of the pass: why some are kept otherwise
+  double memory = 0;                 // bytes of the arena of sampling: with few bits minus without
+  std::string from;                  // where the weights are from; "": errors were not measured
+  std::string unmeasured;            // why
 };
 
 /// nullopt for a plan that keeps weights as they are computed with, or that was compiled from a module. Loads the
