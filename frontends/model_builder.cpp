@@ -26,7 +26,8 @@ class Parameters {
 public:
   Parameters(Module &m, const ModelConfig &c) : m(m), c(c) {}
 
-  void declare(bool hasHead) {
+  /// `labels`: of a classifier; 0: there is none.
+  void declare(bool hasHead, int64_t labels) {
     // GPT-2's 0.02 suits its own width of 768. Activations keep unit size at any width with 1/sqrt(width), hence this
     // scaling; narrow models learn much faster with it (docs/lab/training.md).
     const double linearStd = 0.02 * std::sqrt(768.0 / double(c.nEmbd));
@@ -75,6 +76,10 @@ public:
         matrix("lm_head.weight", c.vocabSize, c.nEmbd, 0.02);
       if (c.headBias)
         parameter("lm_head.bias", Type(DType::f32, {c.vocabSize}), Initial::zeros);
+    }
+    if (labels) {
+      linear("pooler.dense", c.nEmbd, c.nEmbd, linearStd, true);
+      linear("classifier", c.nEmbd, labels, linearStd, true);
     }
     counter("rng_seed");
     counter("step");
@@ -260,7 +265,7 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   const int64_t prefill = std::min<int64_t>(64, c.blockSize);
   sayFacts(*m, config);
   Parameters declarations(*m, c);
-  declarations.declare(!options.embed);
+  declarations.declare(!options.embed, options.labels);
   applyGroups(config, *m);
   applyEightBits(config, *m);
   if (config.precision.compute == "fp16")
@@ -268,6 +273,8 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   if (options.embed) {
     for (int64_t tokens = 16, before = 0; before < c.blockSize; before = tokens, tokens *= 2)
       buildEmbed(*m, config, options, tokens);
+    if (options.labels)
+      buildLabels(*m, config, options);
     return m;
   }
   if (options.slots) {

@@ -42,6 +42,9 @@
 //       N = 16, 32, ... up to the least that is at least T. What the last norm gives for each token of texts that
 //       stand one after the other: token i is at positions[i] < T of its text, which takes tokens documents[0,i,0] to
 //       documents[0,i,1] - 1. A token that is none is a text of its own. There are no parameters of a head.
+// and with BuildOptions::labels = L > 0 that of a classifier (Devlin et al. 2018), in BERT's form:
+//   @labels(%x: f32[16,C]) -> f32[16,L]
+//       Logits of the labels of 16 texts by the vectors of their first tokens: classifier(tanh(pooler.dense x)).
 //
 // States. Parameters have Hugging Face's GPT-2 names without the leading "transformer."; a linear layer is [in,out], y
 // = x W + b. Attribute hf is the name in files: that of the first family of Hugging Face's that holds the model, with
@@ -75,6 +78,8 @@ struct BuildOptions {
   int64_t slots = 0;
   /// Not the functions of training but @embed_N.
   bool embed = false;
+  /// With `embed`, of a model of the family bert: @labels of so many labels; 0: no classifier.
+  int64_t labels = 0;
 };
 
 /// Requires a configuration from loadConfig, in which all sizes are known. Throws UserError(TooLarge) beyond 10^12

@@ -113,6 +113,17 @@ public:
     b.ret({h});
   }
 
+  void buildLabels() {
+    // Of two texts or more: products of one row sum in another order (codegen/recipes/matmul/few_rows.cpp).
+    Value *x = f->body.addArg(Type(DType::f32, {16, c.nEmbd}), "x");
+    at("pooler");
+    x = b.value(OpKind::tanh, {linear(x, "pooler.dense", true)});
+    at("classifier");
+    x = linear(x, "classifier", true);
+    at("");
+    b.ret({x});
+  }
+
 private:
   /// The residual stream [t,C] behind all layers.
   Value *hidden(Value *tok, Value *pos) {
@@ -463,6 +474,10 @@ void buildScore(Module &m, const Config &config, const BuildOptions &options, in
 void buildEmbed(Module &m, const Config &config, const BuildOptions &options, int64_t tokens) {
   const std::string name = fmt::format("embed_{}", tokens);
   FunctionBuilder(m, config, options, name.c_str()).buildEmbed(tokens);
+}
+
+void buildLabels(Module &m, const Config &config, const BuildOptions &options) {
+  FunctionBuilder(m, config, options, "labels").buildLabels();
 }
 
 }  // namespace gptc

@@ -20,6 +20,9 @@ void buildStep(Module &m, const Config &config, const BuildOptions &options, int
 /// Adds @embed_N for N = `tokens`.
 void buildEmbed(Module &m, const Config &config, const BuildOptions &options, int64_t tokens);
 
+/// Adds @labels.
+void buildLabels(Module &m, const Config &config, const BuildOptions &options);
+
 /// Adds @score, which returns the logits behind each of its `tokens`.
 void buildScore(Module &m, const Config &config, const BuildOptions &options, int64_t tokens);
 

@@ -412,13 +412,16 @@ int runTraining(const RunOptions &o, const std::vector<std::string> &words) {
 int run(int argc, char **argv) {
   RunOptions o;
   CommandLine app("gptrun", "gptrun: trains, samples and evaluates a plan made by `gptc compile`");
+  auto addThreads = [&](Command a) {
+    a.option("--threads", o.threads, "threads; never changes results; default: 0, all cores").within(0, 4096);
+  };
   auto common = [&](Command a, bool takesModels = false) {
     if (takesModels)
       a.option("PLAN", o.plan, "folder written by `gptc compile`, a Hugging Face folder or a GGUF file")
           .type("DIR|FILE.gguf");
     else
       a.option("PLAN", o.plan, "folder written by `gptc compile`").type("FOLDER");
-    a.option("--threads", o.threads, "threads; never changes results; default: 0, all cores").within(0, 4096);
+    addThreads(a);
     a.option("--out-dir", o.outDir,
              "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
              "working folder")
@@ -480,6 +483,11 @@ int run(int argc, char **argv) {
   addRunAsOptions(embed, o.as);
   weights(embed);
   addEmbedOptions(embed, o.embed);
+  Command classify = app.command("classify", "labels of texts, by a classifier of Hugging Face's");
+  classify.option("MODEL", o.plan, "a folder of BertForSequenceClassification").type("DIR");
+  addThreads(classify);
+  addRunAsOptions(classify, o.as);
+  addClassifyOptions(classify, o.classify);
   Command eval = app.command("eval", "loss on the validation data, or on another file");
   common(eval, true);
   addRunAsOptions(eval, o.as);
@@ -507,6 +515,8 @@ int run(int argc, char **argv) {
     runServe(std::move(o));
   else if (embed.given())
     runEmbed(std::move(o));
+  else if (classify.given())
+    runClassify(std::move(o));
   else if (eval.given())
     runEval(std::move(o));
   else

@@ -455,7 +455,9 @@ Family bert() {
                        {"head.dense", "cls.predictions.transform.dense"},
                        {"head.norm", "cls.predictions.transform.LayerNorm"},
                        {"lm_head.weight", "cls.predictions.decoder.weight"},
-                       {"lm_head.bias", "cls.predictions.bias|cls.predictions.decoder.bias"}},
+                       {"lm_head.bias", "cls.predictions.bias|cls.predictions.decoder.bias"},
+                       {"pooler.dense", "pooler.dense"},
+                       {"classifier", "classifier"}},
                       true}};
 }
 

@@ -24,10 +24,12 @@ struct Parts {
       stem = "h.*." + part.str();
     }
   }
-  bool isOfHead() const { return stem == "lm_head" || llvm::StringRef(stem).starts_with("head."); }
+  bool isOfHead() const {
+    return stem == "lm_head" || stem == "classifier" || llvm::StringRef(stem).starts_with("head.");
+  }
   bool isLinear() const {
     const llvm::StringRef last = llvm::StringRef(stem).rsplit('.').second;
-    return suffix == ".weight" && (last.starts_with("c_") || last == "dense");
+    return suffix == ".weight" && (last.starts_with("c_") || last == "dense" || stem == "classifier");
   }
 };
 

@@ -604,14 +604,14 @@ static std::string joined(const std::vector<std::string> &names) {
 
 /// Whether a tensor changes no model: a table that other programs store (attention masks, rotary frequencies, numbers
 /// of positions), or a layer behind BERT that its other tasks use, or, of a `headless` model, the head that
-/// names tokens.
+/// names tokens or labels.
 static bool isBeside(llvm::StringRef name, const std::vector<int64_t> &shape, bool headless) {
   const bool mask = name.ends_with(".attn.bias") || name.ends_with(".attention.bias");
   return name.ends_with(".masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
          name.ends_with("embeddings.position_ids") || (mask && shape.size() == 4) || name.contains("pooler.dense.") ||
          name.starts_with("cls.seq_relationship.") ||
-         (headless &&
-          (name.starts_with("cls.predictions.") || name.starts_with("lm_head.") || name.starts_with("embed_out.")));
+         (headless && (name.starts_with("cls.predictions.") || name.starts_with("lm_head.") ||
+                       name.starts_with("embed_out.") || name.starts_with("classifier.")));
 }
 
 /// Whether an unused tensor may be ignored: one beside the model, or a copy of a tensor that was read (a tied

@@ -3,6 +3,7 @@
 #include "codegen/codegen.h"
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_families.h"
+#include "frontends/hf_labels.h"
 #include "frontends/model_builder.h"
 #include "frontends/model_text.h"
 #include "frontends/tokenizer/tokenizer.h"
@@ -47,8 +48,9 @@ void requireSafetensors(const fs::path &dir) {
                   "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW, safe_serialization=True)");
 }
 
-std::unique_ptr<Module> moduleOf(const Config &config, ImportFor purpose) {
-  return buildModel(config, {.sampling = false, .embed = purpose == ImportFor::vectors});
+std::unique_ptr<Module> moduleOf(const Config &config, ImportFor purpose, int64_t labels = 0) {
+  const bool embeds = purpose == ImportFor::vectors || purpose == ImportFor::labels;
+  return buildModel(config, {.sampling = false, .embed = embeds, .labels = labels});
 }
 
 /// Compares the weights with what describes them, by names, dtypes and shapes. Returns whether a matrix has more than
@@ -114,7 +116,9 @@ ImportedModel inFolder(const std::string &dir, ImportFor purpose) {
   const Config built = requireBuilt(dir, found.model);
   if (const HfComparison there = compareHfConfig(dir, built.model); !there.differences.empty())
     throw UserError(there.differences);
-  found.wide = requireWeights(dir, *moduleOf(built, purpose));
+  if (purpose == ImportFor::labels)
+    found.labels = readHfLabels(dir);
+  found.wide = requireWeights(dir, *moduleOf(built, purpose, int64_t(found.labels.size())));
   const json config = contentOf(fs::path(dir) / "config.json");
   found.family = config.at("model_type");
   found.title = "a model of the family " + found.family;
@@ -141,6 +145,9 @@ bool keepsOwnWeights(const ImportedModel &model, const RunAs &how) {
 }
 
 ImportedModel inGguf(const std::string &path, ImportFor purpose) {
+  if (purpose == ImportFor::labels)
+    throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} is a GGUF file, and names no labels", path),
+                    "name a Hugging Face folder with a classifier");
   const GgufFile file(path);
   ImportedModel found{.path = path, .tokenizer = path};
   found.model = importGguf(file, &found.context);

@@ -12,19 +12,20 @@
 
 namespace gptc {
 
-/// What is wanted of a model. For vectors of texts an encoder needs no head, and no token that hides others. For the
-/// sizes of what continues texts it needs no tokenizer.
-enum class ImportFor { tokens, vectors, sizes };
+/// What is wanted of a model. For vectors of texts an encoder needs no head, and no token that hides others; for their
+/// labels it needs a classifier instead. For the sizes of what continues texts it needs no tokenizer.
+enum class ImportFor { tokens, vectors, labels, sizes };
 
 struct ImportedModel {
   std::string path;  // as given
   ModelConfig model;
-  int64_t context = 0;        // as it is described, which model.blockSize may be too short for
-  std::string family, title;  // "llama", and what it is in words
-  std::vector<int64_t> ends;  // tokens that end a text
-  std::string tokenizer;      // its file; "": none
-  bool wide = true;           // whether a matrix is stored in more than 16 bits
-  StoredWeights stored;       // how a GGUF file has matrices
+  int64_t context = 0;              // as it is described, which model.blockSize may be too short for
+  std::string family, title;        // "llama", and what it is in words
+  std::vector<int64_t> ends;        // tokens that end a text
+  std::string tokenizer;            // its file; "": none
+  bool wide = true;                 // whether a matrix is stored in more than 16 bits
+  StoredWeights stored;             // how a GGUF file has matrices
+  std::vector<std::string> labels;  // their names, for labels
 
   bool isGguf() const;  // else a folder
 

@@ -106,8 +106,8 @@ Plan servingPlan(Plan plan, int64_t slots, const std::string &cacheDir) {
   return withModule(std::move(plan), std::move(m));
 }
 
-Plan embeddingPlan(Plan plan, const std::string &cacheDir) {
-  std::unique_ptr<Module> m = madeAnew(plan, {.embed = true}, cacheDir);
+Plan embeddingPlan(Plan plan, const std::string &cacheDir, int64_t labels) {
+  std::unique_ptr<Module> m = madeAnew(plan, {.embed = true, .labels = labels}, cacheDir);
   return withModule(std::move(plan), std::move(m));
 }
 

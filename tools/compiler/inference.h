@@ -29,8 +29,8 @@ Plan servingPlan(Plan plan, int64_t slots, const std::string &cacheDir);
 /// The module of that plan. Compiles no kernels.
 std::unique_ptr<Module> servingModule(const Plan &plan, int64_t slots, const std::string &cacheDir);
 
-/// A plan for one rank that makes vectors of texts: the functions @embed_N, in the same way.
-Plan embeddingPlan(Plan plan, const std::string &cacheDir);
+/// A plan for one rank that makes vectors of texts: the functions @embed_N, in the same way, and with `labels` @labels.
+Plan embeddingPlan(Plan plan, const std::string &cacheDir, int64_t labels = 0);
 
 /// Bytes of a module's caches of keys and values.
 int64_t bytesOfCaches(const Module &m);

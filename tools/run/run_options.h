@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tools/compiler/imported_model.h"
+#include "tools/serve/classify_command.h"
 #include "tools/serve/embed_command.h"
 #include "tools/serve/sample_command.h"
 #include "tools/serve/serve_command.h"
@@ -23,6 +24,7 @@ struct RunOptions {
   SampleCommand sample;
   ServeCommand serve;
   EmbedCommand embed;
+  ClassifyCommand classify;
   RunAs as;  // a model of another program
 };
 

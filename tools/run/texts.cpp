@@ -82,7 +82,18 @@ struct Continuing {
   PromptLimits limits;
 };
 
-/// The plan, or one for a model of another program, which is then o.model.
+/// One for a model of another program, which is then o.model.
+Plan planForTexts(RunOptions &o, const ImportedModel &imported, ImportFor purpose) {
+  Plan plan = planOfModel(imported, o.as, purpose);
+  printError("note: {} with a context of {} tokens (--precision, --context)\n",
+             nameOf(fact<&PrecisionFacts::compute>(*plan.planned)), fact<&ModelFacts::blockSize>(*plan.planned));
+  if (const std::string note = roundingNote(imported, o.as); !note.empty())
+    printError("note: {}\n", note);
+  o.model = plan.dir;
+  return plan;
+}
+
+/// The plan, or one for a model of another program.
 Plan planForTexts(RunOptions &o, ImportFor purpose = ImportFor::tokens) {
   std::error_code e;
   if (!isImportable(o.plan) && !std::filesystem::is_regular_file(o.plan, e)) {
@@ -93,14 +104,7 @@ Plan planForTexts(RunOptions &o, ImportFor purpose = ImportFor::tokens) {
   if (o.checkpoint || !o.outDir.empty())
     throw UserError(ErrorCode::Usage, fmt::format("{} has weights, and no run with others", o.plan),
                     "leave out --checkpoint and --out-dir, or import the model and compile a plan");
-  const ImportedModel model = importedModel(o.plan, purpose);
-  Plan plan = planOfModel(model, o.as, purpose);
-  printError("note: {} with a context of {} tokens (--precision, --context)\n",
-             nameOf(fact<&PrecisionFacts::compute>(*plan.planned)), fact<&ModelFacts::blockSize>(*plan.planned));
-  if (const std::string note = roundingNote(model, o.as); !note.empty())
-    printError("note: {}\n", note);
-  o.model = plan.dir;
-  return plan;
+  return planForTexts(o, importedModel(o.plan, purpose), purpose);
 }
 
 std::string tokenizerOf(const Plan &plan) {
@@ -203,10 +207,23 @@ void runServe(RunOptions o) {
 }
 
 void runEmbed(RunOptions o) {
-  requireTexts(o.embed);
+  requireTexts(o.embed.input);
   o.embed.vectors.settle(isImportable(o.plan) ? o.plan : "");
   const Vectors v(o, o.embed.vectors);
   embedTexts(v.session->executor, v.tokenizer, o.embed);
+}
+
+void runClassify(RunOptions o) {
+  requireTexts(o.classify.input);
+  const ImportedModel imported = importedModel(o.plan, ImportFor::labels);
+  Plan plan = planForTexts(o, imported, ImportFor::labels);
+  const Tokenizer tokenizer = Tokenizer::load(tokenizerOf(plan));
+  const Inference inference(o, plan);
+  Session session(embeddingPlan(std::move(plan), defaultCacheDir(), int64_t(imported.labels.size())), defaultCacheDir(),
+                  o.threads);
+  noteWeights(*session.plan.planned);
+  inference.load(session);
+  classifyTexts(session.executor, tokenizer, imported.labels, o.classify);
 }
 
 void runEval(RunOptions o) {

@@ -5,11 +5,12 @@
 
 namespace gptc {
 
-/// `gptrun sample`, `serve` and `embed`. Throw the UserErrors of planOf, importedModel and loadWeights, and those of
-/// the commands (tools/serve).
+/// `gptrun sample`, `serve`, `embed` and `classify`. Throw the UserErrors of planOf, importedModel and loadWeights, and
+/// those of the commands (tools/serve).
 void runSample(RunOptions o);
 void runServe(RunOptions o);
 void runEmbed(RunOptions o);
+void runClassify(RunOptions o);
 /// `gptrun eval`.
 void runEval(RunOptions o);
 

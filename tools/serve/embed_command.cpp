@@ -4,7 +4,6 @@
 #include "support/atomic_file.h"
 #include "support/diagnostics.h"
 #include "support/stderr.h"
-#include "tools/serve/lines.h"
 
 #include <algorithm>
 #include <chrono>
@@ -47,87 +46,37 @@ private:
 class Embedding {
 public:
   Embedding(Executor &executor, const Tokenizer &tokenizer, const EmbedCommand &command)
-      : embedder(executor), tokenizer(tokenizer), command(command), batch(size_t(command.batch)),
-        most(command.vectors.longest(embedder.context())) {}
+      : embedder(executor), tokenizer(tokenizer), command(command) {}
 
   void run() {
     if (!command.out.empty())
       file.emplace(command.out, embedder.width());
     if (command.time)
       embedder.prepare();
-    if (command.text)
-      addText(*command.text, "the text");
-    else
-      stream();
-    writeAll();
+    TextBatches(
+        command.input, command.vectors.longest(embedder.context()),
+        [&](const std::string &text, bool continued) {
+          return tokensToEmbed(tokenizer, text, command.vectors, continued);
+        },
+        [&](llvm::ArrayRef<std::vector<int32_t>> texts) { writeAll(texts); })
+        .run();
     if (file)
       file->commit();
-    if (shortened)
-      printError("note: {} text{} cut to {} tokens\n", shortened, shortened == 1 ? "" : "s", most);
     if (const double seconds = std::chrono::duration<double>(spent).count(); command.time)
       printError("{} texts of {} tokens; {} after the first batch in {:.3f} s: {:.1f} texts/s\n", written, tokens,
                  timed, seconds, timed ? double(timed) / std::max(1e-9, seconds) : 0);
   }
 
 private:
-  void addText(const std::string &text, const std::string &what) {
-    std::vector<int32_t> all;
-    size_t behind = 0;  // tokens that the tokenizer puts behind the text
-    try {
-      all = tokensToEmbed(tokenizer, text, command.vectors);
-      if (int64_t(all.size()) > most)
-        behind = all.size() - tokensToEmbed(tokenizer, text, command.vectors, true).size();
-    } catch (const UserError &e) {
-      throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", what, e.diagnostics[0].message));
+  void writeAll(llvm::ArrayRef<std::vector<int32_t>> texts) {
+    const Clock::time_point begin = Clock::now();
+    const auto vectors = embedder.embed(texts, command.vectors.how, command.vectors.normalized);
+    if (written) {
+      spent += Clock::now() - begin;
+      timed += int64_t(texts.size());
     }
-    if (all.empty())
-      throw UserError(ErrorCode::DataInvalid, fmt::format("{} has no tokens", what), "leave it out");
-    if (int64_t(all.size()) > most) {  // as if its end were not there
-      const auto kept = std::min(behind, size_t(most));
-      all.erase(all.begin() + (most - int64_t(kept)), all.end() - int64_t(kept));
-      ++shortened;
-    }
-    texts.push_back(std::move(all));
-  }
-
-  bool addLine(Lines &lines) {
-    const std::optional<std::string> line = lines.next();
-    if (line)
-      addText(*line, fmt::format("{}, line {}", lines.name(), ++number));
-    return line.has_value();
-  }
-
-  /// Vectors of texts that are there are made before any other is waited for. Those before a bad line are written.
-  void stream() {
-    Lines lines(command.texts, "--texts FILE wants a file with a text a line");
-    auto next = [&] {
-      try {
-        return addLine(lines);
-      } catch (...) {
-        writeAll();
-        throw;
-      }
-    };
-    while (!std::ferror(stdout) && next())
-      if (texts.size() == batch || !lines.ready())
-        writeAll();
-  }
-
-  void writeAll() {
-    for (size_t i = 0; i < texts.size(); i += batch) {
-      const llvm::ArrayRef<std::vector<int32_t>> some =
-          llvm::ArrayRef(texts).slice(i, std::min(batch, texts.size() - i));
-      const Clock::time_point begin = Clock::now();
-      const auto vectors = embedder.embed(some, command.vectors.how, command.vectors.normalized);
-      if (written) {
-        spent += Clock::now() - begin;
-        timed += int64_t(some.size());
-      }
-      for (size_t j = 0; j < some.size(); ++j)
-        write(some[j], vectors[j]);
-    }
-    texts.clear();
-    std::fflush(stdout);
+    for (size_t i = 0; i < texts.size(); ++i)
+      write(texts[i], vectors[i]);
   }
 
   void write(const std::vector<int32_t> &text, const std::vector<float> &vector) {
@@ -144,11 +93,8 @@ private:
   Embedder embedder;
   const Tokenizer &tokenizer;
   const EmbedCommand &command;
-  const size_t batch;
-  const int64_t most;
   std::optional<NumpyFile> file;
-  std::vector<std::vector<int32_t>> texts;  // whose vectors are not made yet
-  int64_t number = 0, written = 0, tokens = 0, shortened = 0, timed = 0;
+  int64_t written = 0, tokens = 0, timed = 0;
   Clock::duration spent{};
 };
 
@@ -168,21 +114,11 @@ std::vector<Option> addVectorOptions(Command command, VectorChoice &choice) {
 }
 
 void addEmbedOptions(Command embed, EmbedCommand &command) {
-  const Option text = embed.option("--text", command.text, "the text");
-  embed.option("--texts", command.texts, "every line of a file; -: of standard input").type("FILE").excludes(text);
+  addTextOptions(embed, command.input, "vectors");
   addVectorOptions(embed, command.vectors);
   embed.option("--out", command.out, "write an array of all vectors, for numpy.load; default: JSON lines")
       .type("FILE.npy");
-  embed
-      .option("--batch", command.batch,
-              fmt::format("texts whose vectors are made together, with the same results; default: {}", command.batch))
-      .within(int64_t(1), int64_t(1) << 20);
   embed.flag("--time", command.time, "say at the end how many texts came in a second, after the first batch");
-}
-
-void requireTexts(const EmbedCommand &command) {
-  if (!command.text && command.texts.empty())
-    throw UserError(ErrorCode::Usage, "which texts?", "give --text TEXT, or --texts FILE with a text a line");
 }
 
 void VectorChoice::settle(const std::string &model) {

@@ -4,9 +4,9 @@
 #include "frontends/tokenizer/tokenizer.h"
 #include "runtime/serve/embedder.h"
 #include "tools/commands/command_line.h"
+#include "tools/serve/text_batches.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,26 +36,21 @@ std::vector<Option> addVectorOptions(Command command, VectorChoice &choice);
 std::string numbersOf(const std::vector<float> &vector);
 
 struct EmbedCommand {
-  std::optional<std::string> text;  // none: those of `texts`
-  std::string texts;                // a file with a text a line; "-": standard input
-  std::string out;                  // a file of NumPy's; "": JSON lines on standard output
-  int64_t batch = 256;  // texts whose vectors are made together: enough to fill calls, few enough to wait for
-  bool time = false;    // say at the end how long it took, but for the first batch, which compiles
+  TextInput input;
+  std::string out;    // a file of NumPy's; "": JSON lines on standard output
+  bool time = false;  // say at the end how long it took, but for the first batch, which compiles
   VectorChoice vectors;
 };
 
 void addEmbedOptions(Command embed, EmbedCommand &command);
-/// Throws UserError(Usage) if it names no text.
-void requireTexts(const EmbedCommand &command);
-
 /// The tokens of a text behind the choice's prompt, with those that the tokenizer puts around them; `continued`: with
 /// nothing behind them. Throws what Tokenizer::encode throws.
 std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, const VectorChoice &choice,
                                    bool continued = false);
 
 /// Writes the vectors of all texts in order, to standard output as JSON lines {"text", "tokens", "vector"}, or as one
-/// array f32[texts, width] in NumPy's format 1.0, which appears whole or not at all. Throws UserError: Usage,
-/// FileMissing, DataInvalid for a text that has no tokens, after the vectors of earlier ones.
+/// array f32[texts, width] in NumPy's format 1.0, which appears whole or not at all. Throws what TextBatches::run
+/// throws.
 void embedTexts(Executor &executor, const Tokenizer &tokenizer, const EmbedCommand &command);
 
 }  // namespace gptc
