@@ -24,7 +24,9 @@ constexpr double kStep = 0.4;               // between the trials, in numbers at
 constexpr int kRepeats = 3;
 
 /// The nearest number.
-int numberOf(double place) { return place <= 0 ? 0 : place >= kMostNumber ? kMostNumber : int(place + 0.5); }
+int numberOf(double place) {
+  return place <= 0 ? 0 : place >= kMostNumber ? kMostNumber : int(std::floor(place + 0.5));
+}
 
 /// A group is about scale * number - least; both are at least 0.
 struct Fit {

@@ -2,6 +2,7 @@
 #include "tests/support/harness.h"
 #include "tests/support/http_client.h"
 #include "tests/support/served.h"
+#include "tests/support/words_tokenizer.h"
 
 #include "support/json.h"
 
@@ -27,31 +28,6 @@ using nlohmann::ordered_json;
 namespace {
 
 const std::string models = GPTC_SOURCE_DIR "/tests/e2e/hf/";
-
-/// The tokens of text "t4 t7" are 4 and 7; `around`: between 2 and 3, as of [CLS] and [SEP].
-std::string tokenizerOf31Words(bool around) {
-  json vocab = json::object();
-  for (int i = 0; i < 31; ++i)
-    vocab[fmt::format("t{}", i)] = i;
-  auto special = [](const char *name) { return json{{"SpecialToken", {{"id", name}, {"type_id", 0}}}}; };
-  const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
-  const json template_ = {{"type", "TemplateProcessing"},
-                          {"single", {special("t2"), text, special("t3")}},
-                          {"pair", {special("t2"), text, special("t3")}},
-                          {"special_tokens",
-                           {{"t2", {{"id", "t2"}, {"ids", {2}}, {"tokens", {"t2"}}}},
-                            {"t3", {{"id", "t3"}, {"ids", {3}}, {"tokens", {"t3"}}}}}}};
-  return json{{"version", "1.0"},
-              {"truncation", nullptr},
-              {"padding", nullptr},
-              {"added_tokens", json::array()},
-              {"normalizer", nullptr},
-              {"pre_tokenizer", {{"type", "WhitespaceSplit"}}},
-              {"post_processor", around ? template_ : json()},
-              {"decoder", nullptr},
-              {"model", {{"type", "WordLevel"}, {"vocab", vocab}, {"unk_token", "t1"}}}}
-      .dump();
-}
 
 /// The tensors of the file that are not of the head, under the names that a model without a head has.
 std::string withoutHead(const std::string &file) {

@@ -6,6 +6,8 @@
                          fp32, and the mean loss of what follows each
   make.py vectors DIR    DIR/vectors.json: for models there, texts of several lengths as ids, and the mean, the first and
                          the last of what the last norm gives for their tokens, in float64
+  make.py labels DIR     DIR/two/ and DIR/five/: classifiers of so many labels, and golden.json with texts as ids and their
+                         logits in float64
 
 No size fills a tile. Weights are larger than those of a training's start, so that every part of the model shows."""
 import json
@@ -136,8 +138,34 @@ def write_vectors(folder):
     (folder / "vectors.json").write_text("{" + ",\n".join(lines) + "}\n")
 
 
+def write_labels(folder):
+    import torch
+    for number, (name, labels) in enumerate((("two", ["dull", "bright"]), ("five", ["a", "b", "c\u00e9", "d \"e\"", "f"]))):
+        torch.manual_seed(number)
+        config = transformers.BertConfig(
+            vocab_size=31, hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=20,
+            max_position_embeddings=20, bos_token_id=1, eos_token_id=2, id2label=dict(enumerate(labels)),
+            label2id={label: i for i, label in enumerate(labels)}, problem_type="single_label_classification")
+        config._attn_implementation = "eager"
+        model = transformers.BertForSequenceClassification(config).eval()
+        with torch.no_grad():
+            for key, p in model.named_parameters():
+                p.normal_(1.0 if p.dim() == 1 and key.endswith("weight") else 0.0, 0.2 if p.dim() == 1 else 0.4)
+        model.save_pretrained(folder / name)
+        said = []
+        exact = model.double()
+        for count in (3, 20, 2, 7, 13, 5, 20, 3, 11, 4, 6, 8, 9, 10, 12, 14, 15, 16, 17):
+            ids = torch.randint(4, 31, (1, count))
+            ids[0, 0], ids[0, -1] = 2, 3
+            with torch.no_grad():
+                logits = exact(ids).logits[0]
+            said.append(dict(ids=ids[0].tolist(), logits=[float(f"{x:.9g}") for x in logits.tolist()]))
+        lines = ",\n".join(json.dumps(t, separators=(",", ":")) for t in said)
+        (folder / name / "golden.json").write_text("[" + lines + "]\n")
+
+
 if __name__ == "__main__":
-    writers = dict(configs=write_configs, models=write_models, vectors=write_vectors)
+    writers = dict(configs=write_configs, models=write_models, vectors=write_vectors, labels=write_labels)
     if len(sys.argv) != 3 or sys.argv[1] not in writers:
         sys.exit(__doc__)
     to = pathlib.Path(sys.argv[2])
