@@ -2,6 +2,7 @@
 // emit_llvm.cpp includes this file.
 #pragma once
 
+#include "ir/kernel/schedule.h"
 #include "ir/type.h"
 
 #include "llvm/IR/IRBuilder.h"
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace gptc {
 
@@ -19,10 +21,24 @@ struct FormatEmitter {
   using LValue = llvm::Value;
 
   llvm::IRBuilder<> &b;
-  bool hasBF16 = false;  // the CPU has AVX512-BF16
-  bool hasDQ = false;    // the CPU has AVX512-DQ
-  bool hasVNNI = false;  // the CPU has AVX512-VNNI, and AVX512-VL for short vectors
+  bool hasBF16 = false;   // the CPU has AVX512-BF16
+  bool hasDQ = false;     // the CPU has AVX512-DQ
+  bool hasVNNI = false;   // the CPU has AVX512-VNNI, and AVX512-VL for short vectors
+  unsigned mostMadd = 0;  // lanes of 32 bits of its longest PMADDWD
   unsigned vectorBytes = 0;
+
+  void setTarget(const Target &target) {
+    const llvm::StringRef features = target.features;
+    // Target::bf16Dot describes schedules and may be set for a CPU that lacks the instructions.
+    hasBF16 = target.bf16Dot && features.contains("+avx512bf16");
+    hasDQ = features.contains("+avx512dq");
+    hasVNNI = features.contains("+avx512vnni") && features.contains("+avx512vl");
+    mostMadd = features.contains("+avx512bw") ? 16
+               : features.contains("+avx2")   ? 8
+               : features.contains("+sse2")   ? 4
+                                              : 0;
+    vectorBytes = target.vectorBytes;
+  }
 
   /// `t`, or a vector of `t` with as many lanes as `shape` has.
   static llvm::Type *like(llvm::Type *t, LValue *shape) {
@@ -177,8 +193,9 @@ struct FormatEmitter {
     return b.CreateIntrinsic(id, {}, {acc, b.CreateBitCast(x, pairs), b.CreateBitCast(y, pairs)});
   }
 
-  /// kir::dot4: acc is i32; x and y are u32, each four bytes. A product of two bytes fits 16 bits, so the form without
-  /// VNNI multiplies bytes 0 and 2, then 1 and 3, and widens the products before it adds them.
+  /// kir::dot4: acc is i32; x and y are u32, each four bytes. Without VNNI, PMADDWD multiplies bytes 0 and 2, widened
+  /// to 16 bits, and adds the products in 32; then bytes 1 and 3. A product of two bytes fits 16 bits, so what has no
+  /// PMADDWD of this length widens products before it adds them.
   LValue *dot4(LValue *acc, LValue *x, LValue *y) {
     auto *t = llvm::dyn_cast<llvm::FixedVectorType>(acc->getType());
     const unsigned n = t ? t->getNumElements() : 1;
@@ -194,10 +211,16 @@ struct FormatEmitter {
     auto of16 = [&](uint64_t c) { return llvm::ConstantInt::get(halves, c); };
     auto of32 = [&](uint64_t c) { return llvm::ConstantInt::get(words, c); };
     LValue *a = split(x), *s = split(y);
-    LValue *even = b.CreateMul(b.CreateAnd(a, of16(255)), b.CreateAShr(b.CreateShl(s, of16(8)), of16(8)));
-    LValue *odd = b.CreateMul(b.CreateLShr(a, of16(8)), b.CreateAShr(s, of16(8)));
-    for (LValue *products : {even, odd}) {
-      LValue *both = b.CreateBitCast(products, words);
+    const std::pair<LValue *, LValue *> bytes[] = {
+        {b.CreateAnd(a, of16(255)), b.CreateAShr(b.CreateShl(s, of16(8)), of16(8))},
+        {b.CreateLShr(a, of16(8)), b.CreateAShr(s, of16(8))}};
+    for (const auto &[unsignedBytes, signedBytes] : bytes) {
+      if (t && n <= mostMadd && (n == 4 || n == 8 || n == 16)) {
+        const auto id = n == 16 ? x86_avx512_pmaddw_d_512 : n == 8 ? x86_avx2_pmadd_wd : x86_sse2_pmadd_wd;
+        acc = b.CreateAdd(acc, b.CreateIntrinsic(id, {}, {unsignedBytes, signedBytes}));
+        continue;
+      }
+      LValue *both = b.CreateBitCast(b.CreateMul(unsignedBytes, signedBytes), words);
       acc = b.CreateAdd(acc,
                         b.CreateAdd(b.CreateAShr(b.CreateShl(both, of32(16)), of32(16)), b.CreateAShr(both, of32(16))));
     }

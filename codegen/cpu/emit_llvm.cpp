@@ -58,12 +58,7 @@ public:
       : kernel(k), module(module), ctx(module.getContext()), b(ctx), formats{b} {}
 
   void run(const std::string &name, const StmtNode &phase, const Target &target) {
-    // Target::bf16Dot describes schedules and may be set for a CPU that lacks the instructions.
-    const llvm::StringRef features = target.features;
-    formats.hasBF16 = target.bf16Dot && features.contains("+avx512bf16");
-    formats.vectorBytes = target.vectorBytes;
-    formats.hasVNNI = features.contains("+avx512vnni") && features.contains("+avx512vl");
-    formats.hasDQ = features.contains("+avx512dq");
+    formats.setTarget(target);
     llvm::Type *ptr = b.getPtrTy();
     auto *type = llvm::FunctionType::get(b.getVoidTy(), {ptr, b.getInt64Ty(), b.getInt64Ty()}, false);
     fn = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
