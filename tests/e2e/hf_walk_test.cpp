@@ -1,18 +1,25 @@
 // The commands that docs/huggingface.md shows first run as they stand there: a folder of another program, trained
 // further on a text, becomes a folder for transformers and a file for llama.cpp. Both open it; where one is missing,
-// the test says so.
+// the test says so. So do all commands of docs/inference.md but lm_eval's, whose test is tools/bench/lm-eval.
 #include "frontends/tokenizer/tokenizer.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "support/json.h"
 #include "tests/support/harness.h"
 #include "tests/support/oracles.h"
+#include "tests/support/served.h"
+#include "tests/support/words_tokenizer.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <optional>
 #include <random>
+#include <sstream>
 
 using namespace e2e;
 namespace fs = std::filesystem;
@@ -22,16 +29,15 @@ namespace {
 
 constexpr int64_t kVocab = 400, kWidth = 96, kHeads = 3, kKvHeads = 1, kFfn = 64, kLayers = 2;
 
-/// The lines of the document's first block of code.
-std::vector<std::string> firstBlock(const std::string &document) {
+/// The lines of the document's first `blocks` blocks of code.
+std::vector<std::string> linesOfCode(const std::string &document, int blocks) {
   std::ifstream in(document);
   std::vector<std::string> lines;
   bool inside = false;
-  for (std::string line; std::getline(in, line);)
+  for (std::string line; std::getline(in, line) && blocks > 0;)
     if (line.rfind("```", 0) == 0) {
-      if (inside)
-        break;
-      inside = true;
+      blocks -= inside;
+      inside = !inside;
     } else if (inside && !line.empty()) {
       lines.push_back(line);
     }
@@ -186,6 +192,8 @@ struct HfWalk : ::testing::Test {
     compare("gguf_compare.py", "loss", "smol-mine.gguf", 2e-3, "");
   }
 
+  void prepareInference(const std::vector<std::string> &lines);
+
   void writeModel(const std::string &dir) {
     fs::create_directories(dir);
     writeFile(dir + "/config.json", smolConfig().dump(2));
@@ -207,7 +215,7 @@ struct HfWalk : ::testing::Test {
 };
 
 TEST_F(HfWalk, TheDocumentsCommandsRunAsTheyStand) {
-  const std::vector<std::string> commands = firstBlock(GPTC_SOURCE_DIR "/docs/huggingface.md");
+  const std::vector<std::string> commands = linesOfCode(GPTC_SOURCE_DIR "/docs/huggingface.md", 1);
   ASSERT_GE(commands.size(), 5u);
   writeFile(w.path("mine.txt"), someText());
   writeModel(w.path("SmolLM2-135M"));
@@ -228,6 +236,78 @@ TEST_F(HfWalk, TheDocumentsCommandsRunAsTheyStand) {
     EXPECT_NEAR(evaluated(from), trained, bound) << from;
   }
   openedByOthers();
+}
+
+/// The models and files that docs/inference.md names.
+void HfWalk::prepareInference(const std::vector<std::string> &lines) {
+  writeFile(w.path("mine.txt"), someText());
+  writeModel(w.path("SmolLM2-135M"));
+  json tokens = gptc::parseJson(readFile(w.path("SmolLM2-135M/tokenizer_config.json")));
+  tokens["chat_template"] = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
+  writeFile(w.path("SmolLM2-135M/tokenizer_config.json"), tokens.dump());
+  for (const char *command :
+       {"gptc quantize SmolLM2-135M -o SmolLM2-135M-Instruct.gguf --type q8_0",
+        "gptc data prepare mine.txt --tokenizer SmolLM2-135M/tokenizer.json --out smol-data",
+        "gptc import SmolLM2-135M -o smol.toml",
+        "gptc compile smol.toml -o smol.plan --set model.block_size=2304 --set train.micro_batch=1 --set train.steps=1 "
+        "--set train.global_batch_tokens=2304 --set data.train=smol-data/train.bin --set data.val=smol-data/val.bin "
+        "--set data.tokenizer=smol-data/tokenizer.json",
+        "gptrun smol.plan"}) {
+    const Result r = shell(command);
+    ASSERT_EQ(r.code, 0) << command << "\n" << r.output;
+  }
+  writeFile(w.path("book.txt"), "It is a truth\nuniversally acknowledged\n");
+  for (const std::string &line : lines)
+    if (line.rfind("{\"prompt\"", 0) == 0)
+      writeFile(w.path("prompts.jsonl"), line + "\n");
+  for (const auto &[name, from] : {std::pair{"all-MiniLM-L6-v2", "hf/bert"}, {"FOLDER", "labels/two"}}) {
+    fs::copy(fmt::format("{}/tests/e2e/{}", GPTC_SOURCE_DIR, from), w.path(name));
+    writeFile(w.path(name) + "/tokenizer.json", tokenizerOf31Words(true));
+  }
+}
+
+TEST_F(HfWalk, TheCommandsOfInferenceRunAsTheyStand) {
+  const std::vector<std::string> lines = linesOfCode(GPTC_SOURCE_DIR "/docs/inference.md", 100);
+  prepareInference(lines);
+  ASSERT_FALSE(HasFatalFailure());
+  std::optional<Served> server;
+  int ran = 0;
+  for (const std::string &line : lines) {
+    std::string command = line.substr(0, line.find("    # "));
+    if (command.rfind("gptrun serve ", 0) == 0) {
+      if (!Served::isBuilt())
+        continue;
+      std::istringstream in(command.substr(std::strlen("gptrun serve ")));
+      std::vector<std::string> args(std::istream_iterator<std::string>(in), {});
+      args[0] = w.path(args[0]);
+      if (const auto port = std::find(args.begin(), args.end(), "--port"); port != args.end())
+        args.erase(port, port + 2);  // any that is free
+      server.emplace(args, w.path("serve.log"));
+      ASSERT_NE(server->port(), 0) << command;
+    } else if (command.rfind("curl ", 0) == 0 || command.rfind("gptc bench serve ", 0) == 0) {
+      if (!server || (command[0] == 'c' && shell("curl --version").code != 0))
+        continue;
+      const std::string address = fmt::format("localhost:{}", server->port());
+      if (const size_t at = command.find("localhost:8080"); at != std::string::npos)
+        command.replace(at, std::strlen("localhost:8080"), address);
+      else
+        command += fmt::format(" --requests 4 --max-tokens 4 --prompt-tokens 8 --vocab-size 300 http://{}", address);
+      const Result r = shell(command);
+      EXPECT_EQ(r.code, 0) << command << "\n" << r.output;
+      EXPECT_NE(r.output.find(line[0] == 'c' ? "\"chat.completion\"" : "time to first token"), std::string::npos)
+          << command << "\n"
+          << r.output;
+    } else if (command.rfind("gptrun ", 0) == 0 || command.rfind("gptc ", 0) == 0) {
+      const Result r = shell(command);
+      EXPECT_EQ(r.code, 0) << command << "\n" << r.output;
+    } else {
+      continue;
+    }
+    ++ran;
+  }
+  EXPECT_GE(ran, 9);
+  for (const char *made : {"results.jsonl", "vectors.jsonl", "vectors.npy"})
+    EXPECT_GT(fs::file_size(w.path(made)), 0u) << made;
 }
 
 }  // namespace
