@@ -245,14 +245,14 @@ void HfWalk::prepareInference(const std::vector<std::string> &lines) {
   json tokens = gptc::parseJson(readFile(w.path("SmolLM2-135M/tokenizer_config.json")));
   tokens["chat_template"] = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
   writeFile(w.path("SmolLM2-135M/tokenizer_config.json"), tokens.dump());
-  for (const char *command :
-       {"gptc quantize SmolLM2-135M -o SmolLM2-135M-Instruct.gguf --type q8_0",
-        "gptc data prepare mine.txt --tokenizer SmolLM2-135M/tokenizer.json --out smol-data",
-        "gptc import SmolLM2-135M -o smol.toml",
-        "gptc compile smol.toml -o smol.plan --set model.block_size=2304 --set train.micro_batch=1 --set train.steps=1 "
-        "--set train.global_batch_tokens=2304 --set data.train=smol-data/train.bin --set data.val=smol-data/val.bin "
-        "--set data.tokenizer=smol-data/tokenizer.json",
-        "gptrun smol.plan"}) {
+  std::string compile = "gptc compile smol.toml -o smol.plan";
+  for (const char *setting :
+       {"model.block_size=2304", "train.micro_batch=1", "train.steps=1", "train.global_batch_tokens=2304",
+        "data.train=smol-data/train.bin", "data.val=smol-data/val.bin", "data.tokenizer=smol-data/tokenizer.json"})
+    compile += std::string(" --set ") + setting;
+  for (const char *command : {"gptc quantize SmolLM2-135M -o SmolLM2-135M-Instruct.gguf --type q8_0",
+                              "gptc data prepare mine.txt --tokenizer SmolLM2-135M/tokenizer.json --out smol-data",
+                              "gptc import SmolLM2-135M -o smol.toml", compile.c_str(), "gptrun smol.plan"}) {
     const Result r = shell(command);
     ASSERT_EQ(r.code, 0) << command << "\n" << r.output;
   }
