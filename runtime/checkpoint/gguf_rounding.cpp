@@ -219,6 +219,10 @@ void requireOtherFile(const std::string &from, const std::string &to) {
 std::vector<WrittenTensor> requantizeGguf(const std::string &from, const std::string &to, const GgufRounding &how,
                                           const GgufKeys &marks) {
   const GgufFile file(from);
+  if (file.integer("split.count").value_or(1) > 1)
+    throw UserError(ErrorCode::NotBuiltYet,
+                    fmt::format("{} is one of {} files of a model", from, file.shown("split.count")),
+                    "join them first: `llama-gguf-split --merge` of llama.cpp");
   requireOtherFile(from, to);
   std::vector<WrittenTensor> all = planned(file, how);
   std::vector<GgufWriter::Tensor> tensors;

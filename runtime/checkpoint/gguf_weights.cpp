@@ -293,11 +293,14 @@ std::optional<Weights> fourBits(llvm::ArrayRef<LayerMatrix> all) {
 StoredWeights storedWeights(const Module &m, const std::string &path) {
   const GgufFile file(path);
   const std::vector<LayerMatrix> all = layerMatrices(file, m);
-  const bool integers = llvm::all_of(all, [](const LayerMatrix &matrix) {
-    return llvm::all_of(matrix.formats, [](GgmlType type) { return ggmlFormat(type).elements > 1; });
-  });
+  int64_t inBlocks = 0, elements = 0;
+  for (const LayerMatrix &matrix : all) {
+    elements += matrix.elements;
+    if (llvm::all_of(matrix.formats, [](GgmlType type) { return ggmlFormat(type).elements > 1; }))
+      inBlocks += matrix.elements;
+  }
   StoredWeights stored;
-  if (all.empty() || !integers)
+  if (2 * inBlocks <= elements)
     return stored;
   stored.weights = fourBits(all).value_or(Weights::q8_0);
   std::set<std::string> from;

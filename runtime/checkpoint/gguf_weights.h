@@ -25,9 +25,9 @@ void loadGguf(Executor &executor, const std::string &path);
 bool checkGguf(const Module &m, const std::string &path, const std::string &remedy);
 
 /// How the matrices of layers are best kept of a file (precision.weights, precision.eight_bits): with 4 bits if it has
-/// any so, in the format that most elements are in, and those of other formats in 8 bits; else in 8 bits if all are
-/// blocks of integers; else as they are computed with. Matrices whose rows are no multiple of 32 do not count, as no
-/// format holds them.
+/// any so, in the format that most elements are in, and those of other formats in 8 bits; else in 8 bits; but as they
+/// are computed with if no more than half of the elements are in blocks of integers. Matrices whose rows are no
+/// multiple of 32 do not count, as no format holds them.
 struct StoredWeights {
   Weights weights = Weights::compute;
   std::vector<std::string> eightBits;    // parameters

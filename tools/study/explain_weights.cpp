@@ -114,8 +114,7 @@ std::optional<WeightsKept> weightsKeptBy(const Plan &plan, const std::string &ca
   try {
     measure(std::move(served), model, cacheDir, kept);
   } catch (const UserError &e) {
-    const ErrorCode code = e.diagnostics[0].code;
-    if (code != ErrorCode::FileMissing && code != ErrorCode::OutOfMemory)
+    if (e.diagnostics[0].code == ErrorCode::NonFinite)  // they cannot be kept so
       throw;
     kept.from = "";
     kept.unmeasured = e.diagnostics[0].message;

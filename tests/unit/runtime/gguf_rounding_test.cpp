@@ -296,6 +296,13 @@ TEST_F(GgufRounded, TheFileThatIsReadIsNotReplaced) {
   EXPECT_EQ(files(), 3);
 }
 
+TEST_F(GgufRounded, APartOfAModelIsRefused) {
+  GgufWriter part(in, {{"general.architecture", std::string("llama")}, {"split.count", uint32_t(3)}}, {});
+  part.finish();
+  EXPECT_EQ(problem({GgmlType::q8_0}), "208 in.gguf is one of 3 files of a model");
+  EXPECT_EQ(files(), 1);
+}
+
 TEST_F(GgufRounded, FilesThatCannotBeReadOrWritten) {
   EXPECT_EQ(codeThrown([&] { round({GgmlType::q8_0}); }), 301);
   writeFile(in, "text");

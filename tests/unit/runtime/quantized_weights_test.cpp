@@ -281,6 +281,7 @@ TEST(QuantizedWeights, AFileSaysHowItsMatricesAreStored) {
            {{G::q8_0, G::q4_0, G::q4_0, G::q4_0, G::q4_0}, {Weights::q4_0, {}, {}, {}}},
            {{G::f32, G::q8_0, G::q8_0, G::q8_0, G::q8_0}, {Weights::q8_0, {}, {}, {}}},
            {{G::q8_0, G::q8_0, G::q8_0, G::q8_0, G::q6_k}, {Weights::q8_0, {}, {down}, {"Q6_K"}}},
+           {{.v = G::f32}, {Weights::q4_k, {attention}, {attention}, {"F32", "Q4_K"}}},
            {{.down = G::f32}, {Weights::compute, {}, {}, {}}}}) {
     writeModel(path, formats);
     const StoredWeights got = storedWeights(*m.module, path);
