@@ -282,6 +282,17 @@ void checkWeights(Reading &in) {
     in.r.notBuilt("precision.weights", fmt::format("\"{}\" on GPUs", nameOf(in.s.precision.weights)), {"\"compute\""});
 }
 
+void checkEightBits(Reading &in) {
+  const PrecisionConfig &p = in.s.precision;
+  if (!p.eightBits.empty() && (p.weights == Weights::compute || p.weights == Weights::q8_0) &&
+      in.r.good("precision.weights"))
+    in.r.complain(
+        "precision.eight_bits", ErrorCode::Contradiction, "8 bits are for some matrices where the others have 4",
+        fmt::format("contradicts weights = \"{}\"{}", nameOf(p.weights),
+                    in.r.where("precision.weights").line ? lineOf(in.r, "precision.weights") : ", the default"),
+        {"write weights = \"q4_0\" or \"q4_k\", or leave it out"});
+}
+
 bool isPowerOfTwo(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
 /// Not written: "auto".
@@ -427,6 +438,7 @@ const std::map<std::string_view, Rule> rules = {
     {"precision.optimizer_state", {.after = checkOptimizerState}},
     {"precision.fp8", {.after = checkFp8}},
     {"precision.weights", {.after = checkWeights}},
+    {"precision.eight_bits", {.after = checkEightBits}},
     {"parallel.data", {.before = openParallel}},
     {"parallel.offload", {.after = takeOffload}},
     {"parallel.compression", {.after = takeParallel}},

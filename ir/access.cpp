@@ -100,8 +100,8 @@ bool mayShare(const Op &fused, unsigned result, unsigned operand) {
   case FusionKind::matmul:
   case FusionKind::scatter: {
     // The operand's only use is as the beginning of this sum.
-    unsigned i = maker.def().requiredOperands() + out->index;
-    return !maker.is(OpKind::quantized_matmul) && in->hasOneUse() && i < maker.numOperands() && maker.operand(i) == in;
+    const std::optional<unsigned> i = maker.def().beginningOf(out->index);
+    return i && in->hasOneUse() && *i < maker.numOperands() && maker.operand(*i) == in;
   }
   case FusionKind::attention:
     return maker.is(OpKind::attention_cached) && out->index > 0 && in->hasOneUse() && maker.operand(out->index) == in;

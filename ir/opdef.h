@@ -106,7 +106,8 @@ private:
 
 struct OperandSpec {
   std::string name;
-  bool optional = false;  // optional operands come last
+  bool optional = false;   // optional operands come last
+  bool begins = optional;  // the first such operand begins the sum that is result 0, the next that of result 1
 };
 struct AttrSpec {
   enum Kind { Bool, Int, Float, String, Ints } kind;
@@ -241,6 +242,8 @@ struct OpDef {
   std::optional<unsigned> operandIndex(llvm::StringRef operand) const;
   /// The number of operands without the optional ones, which come last.
   unsigned requiredOperands() const;
+  /// The index of the operand that begins the sum of a result; nullopt if none does.
+  std::optional<unsigned> beginningOf(unsigned result) const;
   bool hasAttr(llvm::StringRef attr) const;
 };
 

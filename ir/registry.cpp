@@ -126,6 +126,11 @@ unsigned OpDef::requiredOperands() const {
   return unsigned(llvm::count_if(operands, [](const OperandSpec &s) { return !s.optional && s.name != "..."; }));
 }
 
+std::optional<unsigned> OpDef::beginningOf(unsigned result) const {
+  const unsigned i = requiredOperands() + result;
+  return i < operands.size() && operands[i].begins ? std::optional(i) : std::nullopt;
+}
+
 bool OpDef::hasAttr(llvm::StringRef attr) const {
   return llvm::any_of(attrs, [&](const AttrSpec &s) { return s.name == attr; });
 }

@@ -49,12 +49,11 @@ public:
     if (chosen.empty())
       return false;
     removeUnread();
-    record(m,
-           {.pass = "quantize-weights",
-            .name = "weights",
-            .choice = fmt::format("{}, {} of {} weights", nameOf(weights), chosen.size(), chosen.size() + left.size()),
-            .effect = {.memory = memory},
-            .note = noteOf()});
+    record(m, {.pass = "quantize-weights",
+               .name = "weights",
+               .choice = choiceOf(),
+               .effect = {.memory = memory},
+               .note = noteOf()});
     return true;
   }
 
@@ -126,6 +125,17 @@ private:
   /// Whether only the length of its rows keeps a parameter from q4_k.
   bool isWidened(const State &p, int64_t layer, QuantFormat format) const {
     return weights == Weights::q4_k && layer >= 0 && format == QuantFormat::q8_0 && !fact<&StateFacts::eightBits>(p);
+  }
+
+  /// "q4_k, 30 of 151 weights", or with others in 8 bits "q4_k and q8_0, 30 and 120 of 151 weights".
+  std::string choiceOf() const {
+    const auto eight =
+        llvm::count_if(chosen, [](const auto &weight) { return weight.second.format == QuantFormat::q8_0; });
+    const size_t all = chosen.size() + left.size();
+    if (weights == Weights::q8_0 || eight == 0)
+      return fmt::format("{}, {} of {} weights", nameOf(weights), chosen.size(), all);
+    return fmt::format("{} and q8_0, {} and {} of {} weights", nameOf(weights), chosen.size() - size_t(eight), eight,
+                       all);
   }
 
   std::string noteOf() const {

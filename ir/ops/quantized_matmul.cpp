@@ -157,7 +157,7 @@ OpDef define_quantized_matmul() {
           "weight). With supers the weight is Q4_K: scales have two blocks to a word, and the chain adds minima, too",
       .shapes = "a [M.., K], numbers u32 [P, K bits/32, cols], scales [P, K/32, cols] (u32 [P, K/64, cols] with supers "
                 "[P, K/128, cols]) -> y [M.., N], of the type given",
-      .operands = {{"a"}, {"numbers"}, {"scales"}, {"supers", true}},
+      .operands = {{"a"}, {"numbers"}, {"scales"}, {"supers", true, false}},
       .attrs = {{AttrSpec::Int, "bits", false, int64_t(8)}},
       .results = {"y"},
       .fusion = FusionKind::matmul,

@@ -28,14 +28,42 @@ constexpr uint32_t kVersionOfBlocks = 2;
 bool isMatrix(llvm::StringRef name, llvm::ArrayRef<int64_t> shape) {
   if (shape.size() < 2 || !name.ends_with(".weight"))
     return false;
-  return name != "position_embd.weight" && name != "token_types.weight" && !name.contains("ffn_gate_inp");
+  // llama-quantize's exceptions; those behind the routers are of Mamba, LFM2, RWKV, T5 and Gemma 3n.
+  constexpr const char *wide[] = {"position_embd.",
+                                  "token_types.",
+                                  "ffn_gate_inp",
+                                  "ssm_conv1d.",
+                                  "shortconv.conv.",
+                                  "time_mix_first.",
+                                  "time_mix_w0.",
+                                  "time_mix_w1.",
+                                  "time_mix_w2.",
+                                  "time_mix_v0.",
+                                  "time_mix_v1.",
+                                  "time_mix_v2.",
+                                  "time_mix_a0.",
+                                  "time_mix_a1.",
+                                  "time_mix_a2.",
+                                  "time_mix_g1.",
+                                  "time_mix_g2.",
+                                  "time_mix_decay_w1.",
+                                  "time_mix_decay_w2.",
+                                  "time_mix_lerp_fused.",
+                                  "attn_rel_b.",
+                                  "altup",
+                                  "laurel",
+                                  "per_layer_model_proj."};
+  return llvm::none_of(wide, [&](const char *part) { return name.contains(part); });
 }
 
-/// The format of a matrix whose rows have `columns` elements.
-GgmlType formatOf(llvm::StringRef name, int64_t columns, GgmlType type) {
+/// The format that a matrix is to have.
+GgmlType wantedFor(llvm::StringRef name, GgmlType type) {
   const bool isFew = type == GgmlType::q4_0 || type == GgmlType::q4_k;
-  if (isFew && (name == "output.weight" || name == "token_embd.weight"))
-    type = GgmlType::q8_0;
+  return isFew && (name == "output.weight" || name == "token_embd.weight") ? GgmlType::q8_0 : type;
+}
+
+/// That, or what holds rows of `columns` elements instead.
+GgmlType formatOf(GgmlType type, int64_t columns) {
   for (const GgmlType next : {type, GgmlType::q8_0})
     if (columns % ggmlFormat(next).elements == 0 && (next == type || type == GgmlType::q4_k))
       return next;
@@ -50,14 +78,14 @@ struct PieceResult {
   double difference = 0, size = 0;
 };
 
-PieceResult roundPiece(const WrittenTensor &t, const float *values, int64_t n, char *blocks) {
+PieceResult roundPiece(const WrittenTensor &t, const float *values, int64_t n, char *blocks, bool measure) {
   PieceResult r;
   const GgmlType type = t.to->type;
   if (t.isRounded() && !std::all_of(values, values + n, [](float v) { return std::isfinite(v); }))
     return {Fault::notFinite};
   if (!quantize(type, values, n, blocks))
     return {Fault::tooLarge};
-  if (!t.isRounded())
+  if (!t.isRounded() || !measure)
     return r;
   const auto again = std::make_unique_for_overwrite<float[]>(size_t(n));
   dequantize(type, blocks, n, again.get());
@@ -120,7 +148,7 @@ std::vector<WrittenTensor> planned(const GgufFile &file, const GgufRounding &how
     WrittenTensor &w = all.emplace_back(plannedTensor(t.name, t.shape, t.format->type, how.type));
     if (isKept(how, t.name)) {
       w.to = w.from;
-      w.otherFormat = false;
+      w.refused = nullptr;
     }
     if (w.to != w.from && !t.format->readable())
       file.read(t, 0, 0, nullptr);  // says what is readable
@@ -149,11 +177,11 @@ WrittenTensor plannedTensor(const std::string &name, llvm::ArrayRef<int64_t> sha
   WrittenTensor t{name, shape.vec(), &ggmlFormat(from), &ggmlFormat(from)};
   if (!isMatrix(name, shape))
     return t;
-  const GgmlType to = formatOf(name, shape.back(), type);
+  const GgmlType wanted = wantedFor(name, type), to = formatOf(wanted, shape.back());
   const bool shrinks = ggmlFormat(to).bytesOf(t.elements()) < t.bytesBefore();
   if (to == type || shrinks)
     t.to = &ggmlFormat(to);
-  t.otherFormat = t.to->type != type && shape.back() % ggmlFormat(type).elements != 0;
+  t.refused = to != wanted ? &ggmlFormat(wanted) : nullptr;
   return t;
 }
 
@@ -186,7 +214,7 @@ void setFormatKeys(GgufKeys &keys, const std::vector<WrittenTensor> &all) {
     set(keys, kVersion, kVersionOfBlocks);
 }
 
-void writeRounded(GgufWriter &out, WrittenTensor &t, const ReadElements &read, ThreadPool &pool) {
+void writeRounded(GgufWriter &out, WrittenTensor &t, const ReadElements &read, ThreadPool &pool, bool measure) {
   const int64_t all = t.elements();
   std::vector<char> blocks;
   std::vector<PieceResult> results;
@@ -198,7 +226,7 @@ void writeRounded(GgufWriter &out, WrittenTensor &t, const ReadElements &read, T
       const int64_t first = i * kPiece, n = std::min(kPiece, here - first);
       const auto values = std::make_unique_for_overwrite<float[]>(size_t(n));
       read(begin + first, n, values.get());
-      results[size_t(i)] = roundPiece(t, values.get(), n, blocks.data() + t.to->bytesOf(first));
+      results[size_t(i)] = roundPiece(t, values.get(), n, blocks.data() + t.to->bytesOf(first), measure);
     });
     for (const PieceResult &r : results) {
       requireFit(r, t);
@@ -242,7 +270,9 @@ std::vector<WrittenTensor> requantizeGguf(const std::string &from, const std::st
     if (all[i].to == all[i].from)
       copy(out, file, t);
     else
-      writeRounded(out, all[i], [&](int64_t first, int64_t n, float *values) { file.read(t, first, n, values); }, pool);
+      writeRounded(
+          out, all[i], [&](int64_t first, int64_t n, float *values) { file.read(t, first, n, values); }, pool,
+          how.measure);
   }
   out.finish();
   return all;

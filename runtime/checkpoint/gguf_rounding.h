@@ -3,7 +3,8 @@
 // Matrices get the format that is asked for, as llama-quantize does it in essence:
 //
 //   matrix                  a tensor of two dimensions or more whose name ends in .weight, but for tables of positions
-//                           and of segments, and routers of experts; all other tensors stay as they are
+//                           and of segments, routers of experts, and the small tensors of other architectures than
+//                           gptc's that llama-quantize leaves alone; all other tensors stay as they are
 //   embedding, classifier   Q8_0 beside Q4_0 and Q4_K, because their errors are those of the result
 //   rows of no whole blocks Q8_0 for Q4_K if they are a multiple of 32, else F16
 //
@@ -30,6 +31,7 @@ struct GgufRounding {
   std::vector<std::string> keep = {};  // names of tensors that stay as they are, or patterns: * ? [abc]
   bool again = false;                  // matrices that are in blocks already are rounded a second time
   unsigned threads = 1;                // results do not depend on it
+  bool measure = true;                 // find the errors of tensors
 };
 
 /// A tensor of a file that is written, with what rounding did to it.
@@ -37,8 +39,8 @@ struct WrittenTensor {
   std::string name;
   std::vector<int64_t> shape;  // the slowest first
   const GgmlFormat *from = nullptr, *to = nullptr;
-  bool otherFormat = false;  // `to` is not what was asked for, because its rows are no whole blocks
-  /// Sums of squares: of what rounding changed, and of the values before. 0 if it was not rounded.
+  const GgmlFormat *refused = nullptr;  // what `to` would be if the rows were whole blocks of it; null if they are
+  /// Sums of squares: of what rounding changed, and of the values before. 0 if it was not rounded, or not measured.
   double difference = 0, size = 0;
 
   int64_t elements() const;
@@ -67,11 +69,11 @@ void setFormatKeys(GgufKeys &keys, const std::vector<WrittenTensor> &all);
 /// multiples of 256, or `count` ends the tensor.
 using ReadElements = std::function<void(int64_t first, int64_t count, float *to)>;
 
-/// Rounds a tensor and writes it, in pieces that the threads share. Sets its errors, whose sums do not depend on the
-/// threads. Takes 8 MiB, and 256 KiB for each thread. Throws UserErrors OutOfRange, with the tensor's name, for a value
-/// that is not finite in a format other than f32 and the tensor's own, and for one that the format cannot hold;
-/// Unwritable, DiskFull.
-void writeRounded(GgufWriter &out, WrittenTensor &t, const ReadElements &read, ThreadPool &pool);
+/// Rounds a tensor and writes it, in pieces that the threads share. With `measure`, sets its errors, whose sums do not
+/// depend on the threads. Takes 8 MiB, and 256 KiB for each thread. Throws UserErrors OutOfRange, with the tensor's
+/// name, for a value that is not finite in a format other than f32 and the tensor's own, and for one that the format
+/// cannot hold; Unwritable, DiskFull.
+void writeRounded(GgufWriter &out, WrittenTensor &t, const ReadElements &read, ThreadPool &pool, bool measure);
 
 /// Throws UserError(Unwritable) if both are one file, by whatever names.
 void requireOtherFile(const std::string &from, const std::string &to);

@@ -361,7 +361,7 @@ WrittenTensor planned(const GgufPart &part, GgmlType from, const GgufRounding &h
     t.to = &ggmlFormat(GgmlType::f32);
   else if (isKept(how, part.name)) {
     t.to = t.from;
-    t.otherFormat = false;
+    t.refused = nullptr;
   }
   return t;
 }
@@ -432,7 +432,7 @@ std::vector<WrittenTensor> writeGguf(const std::string &path, const Module &mode
   for (const auto &[s, parts] : all) {
     const std::vector<float> dense = denseOf(*s, source);
     for (const GgufPart &part : parts)
-      writeRounded(out, written[next++], elementsOf(part, dense, wholeType(*s).dim(-1)), pool);
+      writeRounded(out, written[next++], elementsOf(part, dense, wholeType(*s).dim(-1)), pool, how.measure);
   }
   for (const auto &[name, values] : content.tensors)
     out.write(values.data(), values.size() * sizeof(float));

@@ -4,6 +4,7 @@
 #include "runtime/checkpoint/state.h"
 #include "runtime/device/executor.h"
 #include "support/diagnostics.h"
+#include "support/gguf/q4_k.h"
 
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/STLExtras.h"
@@ -17,9 +18,7 @@
 namespace gptc {
 namespace {
 
-constexpr int64_t bytesOfBlock(QuantFormat format) {
-  return format == QuantFormat::q8_0 ? 34 : format == QuantFormat::q4_0 ? 18 : 144;
-}
+int64_t bytesOfBlock(QuantFormat format) { return ggmlFormat(ggmlTypeOf(format)).bytes; }
 
 /// ggml's block of Q4_0 if it can hold these values as they are: files have some whose largest magnitude is not -8,
 /// which is what rounding makes of it. Byte i has element i in its lower half and element i + 16 in its upper one.
@@ -50,12 +49,10 @@ bool exactBlock(const float *x, uint8_t *block) {
   return false;
 }
 
-/// The 6 bits of the scale of block g of Q4_K's eight, and 8 bits higher those of its minimum.
+/// The scale of block g of Q4_K's eight, and 8 bits higher its minimum.
 uint32_t sixBits(const uint8_t *p, int64_t g) {
-  if (g < 4)
-    return (p[g] & 63u) | (p[g + 4] & 63u) << 8;
-  const uint32_t scale = (p[g + 4] & 15u) | (p[g - 4] >> 6 & 3u) << 4, least = p[g + 4] >> 4 | (p[g] >> 6 & 3u) << 4;
-  return scale | least << 8;
+  const SixBits six(p, int(g));
+  return uint32_t(six.scale | six.least << 8);
 }
 
 /// The 32 integers of block g of a block of ggml, as words have them.
@@ -216,15 +213,15 @@ void storeQuantized(Executor &executor, const QuantizedWeight &w, const float *v
     executor.threads().each(panels.count(), [&](int64_t panel) {
       panels.clear(panel);
       float x[superBlock];
-      uint8_t block[bytesOfBlock(QuantFormat::q4_k)];
+      std::vector<uint8_t> block(size_t(bytesOfBlock(w.format)));
       // Elements of neighbouring columns are neighbours in memory.
       for (int64_t at = 0; at < panels.k / panels.unit; ++at)
         for (int64_t c = 0; c < panels.columnsOf(panel); ++c) {
           const int64_t column = panel * panels.cols + c, k0 = at * panels.unit;
           for (int64_t i = 0; i < panels.unit; ++i)
             x[i] = values[w.tb ? column * ld + k0 + i : (k0 + i) * ld + column];
-          roundToBlocks(w, x, panels.unit, block);
-          panels.place(column, at, block);
+          roundToBlocks(w, x, panels.unit, block.data());
+          panels.place(column, at, block.data());
         }
     });
   }

@@ -39,7 +39,7 @@ std::vector<std::vector<float>> Classifier::logits(llvm::ArrayRef<std::vector<in
       std::vector<float> &one = all.emplace_back(row, row + count);
       if (!std::all_of(one.begin(), one.end(), [](float x) { return std::isfinite(x); }))
         throw UserError(ErrorCode::NonFinite, "the labels of a text are not finite",
-                        "compute in a wider precision: --precision fp32");
+                        "compute in a wider precision (--precision fp32); where that is fp32, the weights are damaged");
     }
   }
   return all;

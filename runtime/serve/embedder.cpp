@@ -40,7 +40,7 @@ std::vector<float> pooled(const float *rows, int64_t count, int64_t columns, int
   }
   if (!std::isfinite(squares))
     throw UserError(ErrorCode::NonFinite, "the vector of a text is not finite",
-                    "compute in a wider precision: --precision fp32");
+                    "compute in a wider precision (--precision fp32); where that is fp32, the weights are damaged");
   if (const double length = std::sqrt(squares); normalized && length > 0)
     for (float &x : v)
       x = float(double(x) / length);

@@ -88,23 +88,6 @@ void readQ8_0(const uint8_t *b, float *to) {
     to[j] = float(int8_t(b[2 + j])) * d;
 }
 
-/// Scale and minimum of the eight groups of 32 in a block of Q4_K or Q5_K, 6 bits each in 12 bytes: the first four of
-/// either in the low bits of bytes 0..3 and 4..7; of the last four the low halves are in bytes 8..11 and the upper two
-/// bits on top of the first eight.
-struct SixBits {
-  int scale, least;
-  SixBits(const uint8_t *p, int group) {
-    const int i = group % 4;
-    if (group < 4) {
-      scale = p[i] & 63;
-      least = p[4 + i] & 63;
-    } else {
-      scale = (p[8 + i] & 15) | (p[i] >> 6) << 4;
-      least = (p[8 + i] >> 4) | (p[4 + i] >> 6) << 4;
-    }
-  }
-};
-
 /// Q4_K, and Q5_K if `fifth` points to its fifth bits: bit g of byte j belongs to value j of group g. Two groups share
 /// 32 bytes of `low`, the even one in the lower halves.
 void readFourOrFiveK(const uint8_t *b, const uint8_t *fifth, const uint8_t *low, float *to) {

@@ -138,7 +138,7 @@ Pair pairOf(const float *x, const Fit &fit, float d, float dLeast) {
   return best;
 }
 
-/// Puts the pair of group `g` into the 12 bytes of all (SixBits in blocks.cpp reads them).
+/// Puts the pair of group `g` into the 12 bytes of all (SixBits reads them).
 void store(const Pair &pair, int g, uint8_t *six) {
   const int i = g % 4;
   if (g < 4) {

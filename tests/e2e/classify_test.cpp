@@ -155,6 +155,8 @@ TEST_F(ClassifyTest, WhatIsNoClassifierIsExplained) {
   refuses({w.path("two") + "/tokenizer.json", "--text", text}, 3, "is a file, and no GGUF file");
   writeFile(w.path("file.gguf"), std::string("GGUF\3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 24));
   refuses({w.path("file.gguf"), "--text", text}, 3, "names no labels");
+  fs::create_directory_symlink(dir, w.path("two\xff"));
+  refuses({w.path("two\xff"), "--text", text}, 2, "is not UTF-8");
   const json good = json::parse(readFile(dir + "/config.json"));
   auto with = [&](const char *key, const json &value, int code, const std::string &message) {
     json changed = good;

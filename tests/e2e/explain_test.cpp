@@ -14,8 +14,10 @@ using nlohmann::json;
 namespace {
 
 struct Explain : ::testing::Test {
-  json of(const std::string &plan) {
-    Result r = w.gptc({"explain", plan, "--json"});
+  json of(const std::string &plan, const std::vector<std::string> &more = {}) {
+    std::vector<std::string> args = {"explain", plan, "--json"};
+    args.insert(args.end(), more.begin(), more.end());
+    Result r = w.gptc(args);
     EXPECT_EQ(r.code, 0) << r.output;
     return gptc::parseJson<json>(r.output);
   }
@@ -192,12 +194,16 @@ TEST_F(Explain, AblationSkipsWhatABudgetRulesOut) {
 TEST_F(Explain, WhatFewBitsChange) {
   const std::string plan = w.compile("plan", {"model.n_embd=256", "model.ffn_dim=320", "train.steps=1",
                                               "precision.weights=q4_k", "precision.eight_bits='h.1.attn.*'"});
-  json e = of(plan)["weights"];
+  const std::vector<std::string> rounding = {"--rounding"};
+  json e = of(plan, rounding)["weights"];
   EXPECT_EQ(e["weights"], "q4_k");
   EXPECT_TRUE(e["from"].is_null()) << e.dump(1);
   EXPECT_NE(e["unmeasured"].get<std::string>().find("no checkpoint yet"), std::string::npos) << e.dump(1);
   w.train(plan, "out");
   e = of(plan)["weights"];
+  EXPECT_EQ(e["unmeasured"], "--rounding measures them") << e.dump(1);
+  EXPECT_TRUE(e["matrices"][0]["relative_error"].is_null()) << e.dump(1);
+  e = of(plan, rounding)["weights"];
   EXPECT_TRUE(e["from"].is_string()) << e.dump(1);
   std::map<std::string, std::string> formats;
   for (const json &m : e["matrices"]) {
@@ -223,7 +229,8 @@ TEST_F(Explain, WhatFewBitsChange) {
   const std::string gguf = w.path("x.gguf");
   ASSERT_EQ(w.gptc({"export", w.path("out"), "-o", gguf, "--dtype", "q8_0"}).code, 0);
   e = of(w.compile("kept", {"model.n_embd=256", "model.ffn_dim=320", "precision.weights=q8_0",
-                            "out_dir='" + w.path("none") + "'", "model.init_from='gguf:" + gguf + "'"}))["weights"];
+                            "out_dir='" + w.path("none") + "'", "model.init_from='gguf:" + gguf + "'"}),
+         rounding)["weights"];
   EXPECT_EQ(e["from"], gguf) << e.dump(1);
   EXPECT_EQ(e["matrices"].size(), 9u) << e.dump(1);
   for (const json &m : e["matrices"])
@@ -241,7 +248,7 @@ TEST_F(Explain, WeightsThatAreNotFiniteAreNamed) {
   writeFile(gguf, bytes);
   const std::string init = "model.init_from='gguf:" + gguf + "'";
   const std::string few = w.compile("few", {"precision.weights=q8_0", init, "out_dir='" + w.path("none") + "'"});
-  Result r = w.gptc({"explain", few});
+  Result r = w.gptc({"explain", few, "--rounding"});
   EXPECT_EQ(r.code, 4) << r.output;
   EXPECT_NE(r.output.find("error[GPTC0406]: h.0.mlp.c_proj.weight has values that are not finite"), std::string::npos)
       << r.output;
@@ -249,7 +256,7 @@ TEST_F(Explain, WeightsThatAreNotFiniteAreNamed) {
   for (bool isThere : {true, false}) {
     if (!isThere)
       std::filesystem::remove(gguf);
-    r = w.gptc({"explain", few});
+    r = w.gptc({"explain", few, "--rounding"});
     EXPECT_EQ(r.code, 0) << r.output;
     EXPECT_NE(r.output.find("errors are not measured"), std::string::npos) << r.output;
   }

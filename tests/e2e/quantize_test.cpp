@@ -201,6 +201,20 @@ TEST_F(Quantize, OtherFormatsAreSaid) {
       << r.output;
 }
 
+// A scale in f16 holds nothing below 6e-8.
+TEST_F(Quantize, WhatIsTooSmallIsSaid) {
+  const std::string in = w.path("in.gguf");
+  for (const bool isSmall : {true, false}) {
+    GgufWriter file(in, {}, {{"a.weight", GgmlType::f32, {1, 32}}});
+    const std::vector<float> values(32, isSmall ? 1e-7f : 1e-3f);
+    file.write(values.data(), values.size() * 4);
+    file.finish();
+    const Result r = w.gptc({"quantize", in, "-o", w.path("to.gguf"), "--type", "q8_0"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_EQ(r.output.find("warning: little is left of a.weight in Q8_0") != std::string::npos, isSmall) << r.output;
+  }
+}
+
 TEST_F(Quantize, NamesNeedNotBeUtf8) {
   const std::string in = w.path("w\xff.gguf"), to = w.path("\xc3(.gguf");
   GgufWriter file(in, {{"general.name", std::string("\xff\xfe")}}, {{"a.weight", GgmlType::f32, {1, 32}}});
@@ -228,6 +242,7 @@ TEST_F(Quantize, BadInput) {
   // Command lines.
   refused({in, "-o", to}, 2, "GPTC0101", "--type");
   refused({in, "--type", "q8_0"}, 2, "GPTC0101", "--out");
+  refused({in, "-o", "", "--type", "q8_0"}, 2, "GPTC0101", "names no file");
   refused({in, "-o", to, "--type", "q3_k"}, 2, "GPTC0101", "q3_k");
   refused({in, "-o", to, "--type", "q8_0", "--keep", "b.weight"}, 2, "GPTC0101", "did you mean a.weight?");
   refused({in, "-o", to, "--type", "q8_0", "--threads", "-1"}, 2, "GPTC0101", "--threads");

@@ -188,7 +188,7 @@ TEST_F(Quantized, AFileThatMixesKeepsWhatItHas) {
   EXPECT_EQ(roundingNote(imported, {}), "") << "Q8_0 is kept as it is";
   const Result r = w.gptrun({"eval", gguf, "--data", w.path("made/val.bin"), "--precision", "fp32"});
   EXPECT_EQ(r.code, 0) << r.output;
-  EXPECT_NE(r.output.find("note: weights as q4_k, 11 of 11 weights"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("note: weights as q4_k and q8_0, 2 and 9 of 11 weights"), std::string::npos) << r.output;
 }
 
 TEST_F(Quantized, PatternsThatNameNoMatrixAreErrors) {

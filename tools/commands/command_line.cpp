@@ -176,8 +176,9 @@ static CommandEntry entryOf(const CLI::App &app, const std::string &path) {
 
 CommandEntry Command::tree() const { return entryOf(*app, app->get_name()); }
 
-void addModel(Command command, std::string &file, std::vector<std::string> &settings) {
-  command.option("model", file, "model.toml; its data is not read").required().type("MODEL.toml");
+void addModel(Command command, std::string &file, std::vector<std::string> &settings, const std::string &what,
+              const std::string &type) {
+  command.option("model", file, what).required().type(type);
   command.option("--set", settings, "Overrides a key, for example train.micro_batch=4; may be repeated")
       .type("KEY=VALUE")
       .repeated();

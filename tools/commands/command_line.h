@@ -103,7 +103,8 @@ private:
   std::unique_ptr<CLI::App> owned;
 };
 
-/// Adds the model file, for a command that does not read the model's data, and --set.
-void addModel(Command command, std::string &file, std::vector<std::string> &settings);
+/// Adds the model file, for a command that does not read the model's data, and --set. `what`, `type`: in the help.
+void addModel(Command command, std::string &file, std::vector<std::string> &settings,
+              const std::string &what = "model.toml; its data is not read", const std::string &type = "MODEL.toml");
 
 }  // namespace gptc

@@ -449,7 +449,9 @@ static Option addServingOptions(Command c, ServingRequest &r, const std::vector<
 void addEstimateCommand(Command &app) {
   Command c = app.command("estimate", "Forecasts speed, memory and days of a run on a cluster, or of serving");
   auto o = std::make_shared<EstimateOptions>();
-  addModel(c, o->model, o->settings);
+  addModel(c, o->model, o->settings,
+           "model.toml; its data is not read. With --slots also a plan, a Hugging Face folder or a GGUF file",
+           "MODEL.toml|PLAN|DIR|FILE.gguf");
   const Option cluster =
       c.option("--cluster", o->cluster, "cluster.toml: devices, network, software; needed without --slots")
           .type("CLUSTER.toml");

@@ -54,10 +54,10 @@ double undisturbedPeak(const Target &target, bool &measured) {
   return measured ? best : typical;
 }
 
-void run(const std::string &dir, bool asJson) {
+void run(const std::string &dir, bool asJson, bool rounding) {
   const std::string cacheDir = defaultCacheDir();
   const Plan plan = loadPlan(dir, cacheSecret(cacheDir));
-  const std::optional<WeightsKept> kept = weightsKeptBy(plan, cacheDir);
+  const std::optional<WeightsKept> kept = weightsKeptBy(plan, cacheDir, rounding);
   bool measured = false;
   const Explanation e = explain(plan, undisturbedPeak(plan.target, measured));
   if (asJson) {  // paths need not be UTF-8
@@ -98,17 +98,21 @@ void addExplainCommand(Command &app) {
   struct Options {
     std::string plan, cluster, gpu;
     std::vector<std::string> why;
-    bool json = false;
+    bool json = false, rounding = false;
   };
   auto o = std::make_shared<Options>();
   const Option plan = c.option("plan", o->plan, "Folder written by `gptc compile`").type("PLAN");
   const Option json = c.flag("--json", o->json, "Prints JSON instead of a table");
+  const Option rounding = c.flag("--rounding", o->rounding,
+                                 "Measures how far weights in few bits are from those of the run; reads all of them")
+                              .needs(plan);
   const Option target =
       c.option("--target", o->gpu,
                "Instead: what a step costs on this GPU, by the code of its kernels (\"H200\"). No GPU "
                "is needed")
           .type("GPU")
-          .needs(plan);
+          .needs(plan)
+          .excludes(rounding);
   const Option why = c.option("--why", o->why,
                               "Why A is slower than B: two plans, or two forecasts \"MODEL.toml gpus=16 KEY=VALUE...\"")
                          .values(2)
@@ -125,7 +129,7 @@ void addExplainCommand(Command &app) {
     else if (!o->gpu.empty())
       runOnGpu(o->plan, o->gpu, o->json);
     else
-      run(o->plan, o->json);
+      run(o->plan, o->json, o->rounding);
   });
 }
 

@@ -34,7 +34,7 @@ void exportAsGguf(const Options &o, ExportSource from) {
                          .described = source.described,
                          .folder = source.folder,
                          .name = fs::path(o.out).stem().string(),
-                         .rounding = {.type = *ggufFormatOf(word), .threads = hostTarget().threads}});
+                         .rounding = {.type = *ggufFormatOf(word), .threads = hostTarget().threads, .measure = false}});
   fmt::print("{:<11} {}\n", source.temporary ? "weights" : "checkpoint", source.shown);
   fmt::print("{:<11} {}: {}, {}\n", "written", o.out, word, formatBytes(double(fs::file_size(o.out))));
   for (const std::string &note : done.notes)

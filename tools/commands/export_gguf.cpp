@@ -45,7 +45,7 @@ GgufExported exportGguf(const std::string &file, const GgufExport &what) {
   if (what.described.count("tokenizer.json"))
     vocabulary = vocabularyOf(what.described, what.folder, what.config.model.vocabSize, &done.notes);
   else
-    done.notes.push_back("none: the run has no tokenizer.json; llama.cpp then takes tokens only");
+    done.notes.push_back(fmt::format("none: {} has no tokenizer.json; llama.cpp then takes tokens only", what.folder));
   addVocabulary(metadata.keys, vocabulary ? &*vocabulary : nullptr);
   const std::unique_ptr<Module> model = buildModel(what.config, {.sampling = false});
   done.tensors =

@@ -5,6 +5,7 @@
 #include "support/diagnostics.h"
 #include "support/gguf/gguf_file.h"
 #include "support/json.h"
+#include "support/stderr.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/export_gguf.h"
@@ -15,6 +16,7 @@
 #include <array>
 #include <filesystem>
 #include <map>
+#include <tuple>
 
 namespace gptc {
 
@@ -99,21 +101,34 @@ Quantized quantizeFolder(const Options &o, const GgufRounding &how) {
 
 std::string percent(double error) { return fmt::format("{:.2f}%", 100 * error); }
 
-/// A line for each size of rows that are no whole blocks of the format, with the first such tensor.
-std::vector<std::string> otherFormats(const Quantized &done, GgmlType type) {
-  std::map<std::pair<int64_t, std::string>, std::pair<int64_t, std::string>> found;  // by columns and format
+/// A line for each size of rows that are no whole blocks of a format, with the first such tensor.
+std::vector<std::string> otherFormats(const Quantized &done) {
+  struct Group {
+    int64_t count = 0;
+    const WrittenTensor *first = nullptr;
+  };
+  std::map<std::tuple<int64_t, GgmlType, GgmlType>, Group> found;
   for (const WrittenTensor &t : done.tensors)
-    if (t.otherFormat && found[{t.shape.back(), t.to->name}].first++ == 0)
-      found[{t.shape.back(), t.to->name}].second = t.name;
+    if (t.refused)
+      if (Group &g = found[{t.shape.back(), t.refused->type, t.to->type}]; g.count++ == 0)
+        g.first = &t;
   std::vector<std::string> lines;
-  for (const auto &[what, which] : found)
-    lines.push_back(fmt::format("{} {} {}, as {}: rows of {} values are no whole blocks of {}", which.first,
-                                which.first == 1 ? "tensor is" : "tensors are", what.second, which.second, what.first,
-                                ggmlFormat(type).name));
+  for (const auto &[what, g] : found)
+    lines.push_back(fmt::format("{} {} {}, as {}: rows of {} values are no whole blocks of {}", g.count,
+                                g.count == 1 ? "tensor is" : "tensors are", g.first->to->name, g.first->name,
+                                g.first->shape.back(), g.first->refused->name));
   return lines;
 }
 
-void printTable(const Options &o, const Quantized &done, GgmlType type) {
+/// A format of narrow scales makes zeros of a tensor whose values are too small.
+void warnOfLost(const Quantized &done) {
+  for (const WrittenTensor &t : done.tensors)
+    if (t.isRounded() && Report::errorOf(t) > 0.5)
+      printError("warning: little is left of {} in {}: the error is {}; its values are too small\n", t.name, t.to->name,
+                 percent(Report::errorOf(t)));
+}
+
+void printTable(const Options &o, const Quantized &done) {
   const Report report(done.tensors);
   fmt::print("{:<11} {}\n", "read", o.in);
   fmt::print("{:<11} {}: {}, {}\n\n", "written", o.out, o.type, formatBytes(double(fs::file_size(o.out))));
@@ -127,7 +142,7 @@ void printTable(const Options &o, const Quantized &done, GgmlType type) {
   row("all", "", report.all);
   if (report.worst)
     fmt::print("\n{:<11} {} in {}\n", "worst", report.worst->name, percent(Report::errorOf(*report.worst)));
-  for (const std::string &line : otherFormats(done, type))
+  for (const std::string &line : otherFormats(done))
     fmt::print("{:<11} {}\n", "note", line);
   for (const std::string &note : done.notes)
     fmt::print("{:<11} {}\n", "vocabulary", note);
@@ -150,7 +165,7 @@ void printJson(const Options &o, const Quantized &done) {
                        {"shape", t.shape},
                        {"from", t.from->name},
                        {"to", t.to->name},
-                       {"other_format", t.otherFormat},
+                       {"other_format", t.refused != nullptr},
                        {"error", errorJson(t.isRounded(), Report::errorOf(t))}});
   const json all = {{"in", o.in},
                     {"out", o.out},
@@ -167,6 +182,8 @@ void printJson(const Options &o, const Quantized &done) {
 }
 
 void quantizeModel(const Options &o) {
+  if (o.out.empty())
+    throw UserError(ErrorCode::Usage, "-o \"\" names no file", "give the file to write");
   const GgufRounding how{
       .type = *ggufFormatOf(o.type), .keep = o.keep, .again = o.again, .threads = hostTarget(o.threads).threads};
   std::error_code e;
@@ -174,7 +191,8 @@ void quantizeModel(const Options &o) {
   if (o.json)
     printJson(o, done);
   else
-    printTable(o, done, how.type);
+    printTable(o, done);
+  warnOfLost(done);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/JSON.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -234,6 +235,9 @@ std::string roundingNote(const ImportedModel &model, const RunAs &how) {
 }
 
 Plan planOfModel(const ImportedModel &imported, const RunAs &how, ImportFor purpose) {
+  if (const std::string path = absolutePath(imported.path); !llvm::json::isUTF8(path))  // settings are
+    throw UserError(ErrorCode::Usage, fmt::format("the path {} is not UTF-8", llvm::json::fixUTF8(path)),
+                    "rename it, or name it by a link");
   ModelConfig model = imported.model;
   if (how.context > model.blockSize)
     throw UserError(

@@ -63,7 +63,8 @@ std::string roundingNote(const ImportedModel &model, const RunAs &how);
 
 /// A plan for this machine's CPU: servingPlan makes its functions to continue texts, embeddingPlan those that make
 /// vectors of them. Its run begins with the model's weights and has no data. Throws UserErrors: those of the
-/// configuration, Usage for a context that the model has not, and FileMissing if it has no tokenizer and needs one.
+/// configuration, Usage for a context that the model has not or a path that is not UTF-8, and FileMissing if it has no
+/// tokenizer and needs one.
 Plan planOfModel(const ImportedModel &model, const RunAs &how, ImportFor purpose = ImportFor::tokens);
 
 }  // namespace gptc

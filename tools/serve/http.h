@@ -69,8 +69,8 @@ class HttpServer {
 public:
   virtual ~HttpServer() = default;
   virtual int port() const = 0;
-  /// Answers until stop(), and then until the last answer is sent. False if it ended by itself, as when the system has
-  /// no more descriptors for anybody.
+  /// Answers until stop(), and then until the last answer is sent. False if it ended by itself, as when the whole
+  /// system has no descriptors left; it waits for one of this process.
   virtual bool run() = 0;
   /// From any thread. No more requests are taken; connections between requests are closed.
   virtual void stop() = 0;

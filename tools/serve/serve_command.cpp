@@ -148,9 +148,8 @@ void runServer(OpenAiApi &api, const ServeCommand &command, Ending &ending, cons
   server->stop();
   serving.join();
   if (!wasStopped)
-    throw UserError(ErrorCode::TargetUnavailable,
-                    "the system gave the server no more connections (too many open files or too little memory?), so it "
-                    "ended; start it again with fewer --connections");
+    throw UserError(ErrorCode::TargetUnavailable, "the system gave the server no more connections, so it ended",
+                    "look at the whole system's limits, of open files (fs.file-nr) and memory, and start it again");
 }
 
 ApiOptions optionsOf(const ServeCommand &command) {

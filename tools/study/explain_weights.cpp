@@ -55,7 +55,7 @@ std::string reasonAgainst(const Plan &plan) {
 }
 
 /// Fills the errors of matrices in few bits.
-void measure(Plan plan, const ModelIdentity &model, const std::string &cacheDir, WeightsKept &kept) {
+void measureErrors(Plan plan, const ModelIdentity &model, const std::string &cacheDir, WeightsKept &kept) {
   Session session(std::move(plan), cacheDir);
   kept.from = loadForInference(session, model, {}, [](const std::string &) {});
   const Module &m = *session.plan.planned;
@@ -96,7 +96,7 @@ std::string change(double bytes) {
 
 }  // namespace
 
-std::optional<WeightsKept> weightsKeptBy(const Plan &plan, const std::string &cacheDir) {
+std::optional<WeightsKept> weightsKeptBy(const Plan &plan, const std::string &cacheDir, bool measure) {
   const Weights asked = fact<&PrecisionFacts::weights>(*plan.planned);
   if (asked == Weights::compute || plan.model.empty())
     return std::nullopt;
@@ -108,11 +108,11 @@ std::optional<WeightsKept> weightsKeptBy(const Plan &plan, const std::string &ca
       kept.note = d.note;
       kept.memory = d.effect.memory;
     }
-  kept.unmeasured = reasonAgainst(plan);
+  kept.unmeasured = !measure ? "--rounding measures them" : reasonAgainst(plan);
   if (!kept.unmeasured.empty())
     return kept;
   try {
-    measure(std::move(served), model, cacheDir, kept);
+    measureErrors(std::move(served), model, cacheDir, kept);
   } catch (const UserError &e) {
     if (e.diagnostics[0].code == ErrorCode::NonFinite)  // they cannot be kept so
       throw;

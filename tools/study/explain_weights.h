@@ -29,11 +29,11 @@ struct WeightsKept {
   std::string unmeasured;            // why
 };
 
-/// nullopt for a plan that keeps weights as they are computed with, or that was compiled from a module. Loads the
-/// weights with which `gptrun sample` would begin (the newest checkpoint, else model.init_from), if there are any and
-/// the plan may name their folder; takes memory for all parameters in f32. Throws UserErrors of loading them, NonFinite
-/// for weights in few bits that are not finite; weights that are missing or too large are no error.
-std::optional<WeightsKept> weightsKeptBy(const Plan &plan, const std::string &cacheDir);
+/// nullopt for a plan that keeps weights as they are computed with, or that was compiled from a module. With `measure`
+/// it loads the weights with which `gptrun sample` would begin (the newest checkpoint, else model.init_from), if there
+/// are any and the plan may name their folder; that takes memory for all parameters in f32. Throws UserError(NonFinite)
+/// for weights in few bits that are not finite; weights that cannot be loaded are no error.
+std::optional<WeightsKept> weightsKeptBy(const Plan &plan, const std::string &cacheDir, bool measure);
 
 /// A table by format, with a line for the sum.
 std::string tableOf(const WeightsKept &kept);

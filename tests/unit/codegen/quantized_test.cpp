@@ -138,6 +138,17 @@ TEST(Quantized, Q4KHasOneOrderOnEveryMachine) {
   }
 }
 
+// Without AVX512-VNNI bytes are multiplied by PMADDWD, in vectors of any length.
+TEST(Quantized, BytesAreMultipliedInPairs) {
+  const Group g = productOf({4, 64, 4, 32, q8_0}, DType::f32);
+  for (const char *mask : {"-avx512vnni", "-avx512f", "-avx"}) {
+    const Target target = maskedTarget(mask);
+    const std::string ir =
+        emitLLVM(lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target).kernel, target, true);
+    EXPECT_NE(ir.find("pmadd"), std::string::npos) << mask;
+  }
+}
+
 // The minimum counts, and in the block of its own: with numbers of 0 an element is -dmin * m.
 TEST(Quantized, Q4KHasMinima) {
   const Shape s{1, 1, 8, 4, q4_k};

@@ -105,14 +105,24 @@ TEST(EightBits, MarksMatricesOfLayers) {
   const Config again = loadConfig("", modelSettings(c), [](const std::string &) { return int64_t(0); });
   EXPECT_EQ(print(*buildModel(again)), print(*buildModel(c)));
   EXPECT_TRUE(config({"precision.eight_bits=[]"}).precision.eightBits.empty());
-  EXPECT_EQ(config({"precision.eight_bits='h.*'"}).precision.eightBits.size(), 1u);
+  EXPECT_EQ(config({"precision.weights=q4_0", "precision.eight_bits='h.*'"}).precision.eightBits.size(), 1u);
+}
+
+TEST(EightBits, AreForWeightsInFour) {
+  for (const char *weights : {"compute", "q8_0"})
+    try {
+      config({fmt::format("precision.weights={}", weights), "precision.eight_bits='h.*'"});
+      ADD_FAILURE() << weights;
+    } catch (const UserError &e) {
+      EXPECT_EQ(e.diagnostics[0].code, ErrorCode::Contradiction) << e.what();
+    }
 }
 
 TEST(EightBits, WhatMatchesNothingIsAnError) {
   auto problems = [](const std::string &patterns) {
     std::vector<std::string> all;
     try {
-      buildModel(config({"precision.eight_bits=" + patterns}));
+      buildModel(config({"precision.weights=q4_k", "precision.eight_bits=" + patterns}));
     } catch (const UserError &e) {
       for (const Diagnostic &d : e.diagnostics)
         all.push_back(fmt::format("{} {}", int(d.code), d.message));

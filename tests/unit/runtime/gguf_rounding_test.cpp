@@ -29,7 +29,8 @@ const Tensors kModel = {{"token_embd.weight", GgmlType::f32, {24, 256}},
                         {"blk.0.ffn_gate_inp.weight", GgmlType::f32, {2, 256}},
                         {"blk.0.ffn_up_exps.weight", GgmlType::f32, {2, 3, 256}},
                         {"blk.0.odd.weight", GgmlType::f32, {4, 10}},
-                        {"table", GgmlType::f32, {2, 256}}};
+                        {"table", GgmlType::f32, {2, 256}},
+                        {"blk.0.ssm_conv1d.weight", GgmlType::f32, {4, 256}}};
 
 int64_t elementsOf(const GgufWriter::Tensor &t) {
   int64_t n = 1;
@@ -139,9 +140,10 @@ TEST_F(GgufRounded, MatricesGetTheFormatAndTheRestStays) {
               ggmlFormat(c.type).elements > 1 ? std::optional<int64_t>(2) : std::nullopt);
     EXPECT_EQ(f.texts("tokenizer.ggml.tokens"), (std::vector<std::string>{"a", "", "b"}));
     // Rows of 96 make no blocks of 256, those of 10 none at all.
-    EXPECT_EQ(written[5].otherFormat, c.type == T::q4_k);
-    EXPECT_EQ(written[8].otherFormat, ggmlFormat(c.type).elements > 1);
-    EXPECT_FALSE(written[3].otherFormat);
+    EXPECT_EQ(written[5].refused, c.type == T::q4_k ? &ggmlFormat(c.type) : nullptr);
+    EXPECT_EQ(written[8].refused, ggmlFormat(c.type).elements > 1 ? &ggmlFormat(c.type) : nullptr);
+    EXPECT_FALSE(written[3].refused);
+    EXPECT_FALSE(written[0].refused) << "an embedding is Q8_0 whatever its rows are";
   }
 }
 
