@@ -139,7 +139,9 @@ std::vector<std::string> modelFiles() {
 /// Reads the one key that `setting` (key=value) names, and tells whether its value was taken.
 bool isTaken(const std::string &setting, Settings &s) {
   auto [key, value] = parseSetting(setting);
-  const std::map<std::string, TomlValue> all = {{key, value}};
+  std::map<std::string, TomlValue> all = {{key, value}};
+  if (key == "precision.eight_bits")  // which stand beside 4
+    all.insert(parseSetting("precision.weights=q4_k"));
   ConfigReader r("", all, {});
   readSettings(r, s, ConfigPurpose::run);
   return r.good(key.c_str());
