@@ -281,10 +281,8 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
     GPTC_CHECK(c.causal, "an encoder has no cache");
     setFact<&BatchFacts::prefill>(*m, prefill);
     declarations.declareCaches(options.slots);
-    // Not of one token, and logits not of one row: products of one row sum in another order
-    // (codegen/recipes/matmul/few_rows.cpp).
-    const int64_t all = std::max<int64_t>(2, options.slots);
-    for (int64_t tokens = 2; tokens < all; tokens *= 2)
+    const int64_t all = options.slots;
+    for (int64_t tokens = 1; tokens < all; tokens *= 2)
       buildStep(*m, config, options, tokens, tokens);
     buildStep(*m, config, options, all, all);
     if (prefill > all)

@@ -32,7 +32,7 @@
 //       P = 1, there is no %last.
 // With BuildOptions::slots = S > 0 there are these instead, for any tokens of up to S sequences:
 //   @step_N(%tok: i32[1,N], %places: i64[N,2][, %rows: i64[R]], %how: f32[N or R,5]) -> f32[N or R,V], i32[N or R]
-//       N = 2, 4, ... up to R = max(2, S), and P. Token i joins slot places[i,0] at position places[i,1] < T, each at a
+//       N = 1, 2, 4, ... up to R = S, and P. Token i joins slot places[i,0] at position places[i,1] < T, each at a
 //       place of its own, and sees what its slot holds up to there, tokens of this call included; one at a negative
 //       position is none. Logits after each token, or where N > R after the tokens of %rows.
 //   @score(%tok: i32[1,P], %places: i64[P,2]) -> f32[P,V]

@@ -114,7 +114,6 @@ public:
   }
 
   void buildLabels() {
-    // Of two texts or more: products of one row sum in another order (codegen/recipes/matmul/few_rows.cpp).
     Value *x = f->body.addArg(Type(DType::f32, {16, c.nEmbd}), "x");
     at("pooler");
     x = b.value(OpKind::tanh, {linear(x, "pooler.dense", true)});

@@ -98,8 +98,11 @@ private:
     const State *p = of ? module.state(*of) : nullptr;
     if (kind == StateKind::packed) {
       const int64_t cols = s.type.rank() == 3 ? s.type.dim(2) / stepOfPanels(s.type.dtype) : 0;
-      const std::optional<Type> panels = p ? panelsOf(p->type, cols, fact<&StateFacts::tb>(s)) : std::nullopt;
-      if (!panels || !panels->sameShape(s.type) || panels->dtype != s.type.dtype || isPiece(s))
+      const bool rounds = p && isInFiles(*p) && p->type.dtype == DType::f32 && s.type.dtype == DType::bf16;
+      const std::optional<Type> panels = p && (rounds || p->type.dtype == s.type.dtype)
+                                             ? panelsOf(p->type.withDType(s.type.dtype), cols, fact<&StateFacts::tb>(s))
+                                             : std::nullopt;
+      if (!panels || !panels->sameShape(s.type) || isPiece(s))
         add("a state of kind packed needs `of`, the name of a matrix whose panels these are");
       return;
     }

@@ -1,9 +1,10 @@
-// Keeps copies of weights in panels, written once per step, for matmuls that would otherwise pack them each time.
+// Keeps weights in panels: in a step of training as copies, written once per step, for matmuls that would otherwise
+// pack them each time; where nothing is trained in place of the weights, in the order in which products read memory.
 //
-// On CPUs a matmul (here: product) copies its second operand into panels before it multiplies. If gradients accumulate,
-// the products of many micro-batches pack the same weight. A copy in panels, a state of kind "packed", saves this work.
-// It costs memory and one write per step. The forward product (AB) and the gradient of its input (AB') need different
-// panels.
+// In training, on CPUs a matmul (here: product) copies its second operand into panels before it multiplies. If
+// gradients accumulate, the products of many micro-batches pack the same weight. A copy in panels, a state of kind
+// "packed", saves this work. It costs memory and one write per step. The forward product (AB) and the gradient of its
+// input (AB') need different panels.
 //
 //   1. Uses: matmuls of more than 4 rows whose second operand is the content of a state when the function begins: a
 //      parameter, its low copy, or its whole if ranks have pieces. A weight that is gathered at its use (ZeRO stage 3)
@@ -17,6 +18,14 @@
 //   5. Chosen uses read an `unpack` of the copy, which `fuse` copies into their groups. Functions that write the state
 //      end by writing its panels. The runtime fills them after initialising and loading; no checkpoint holds them.
 //
+// In modules that write no parameter (sampling, serving):
+//
+//   6. A weight is kept in panels if all that read it, or its low copy, are matmuls of any number of rows, with equal
+//   tb,
+//      of one rank, in a dtype as of step 1. They read panels of what they read before. The weight is then in files
+//      alone, and loading packs it; a low copy goes. So memory stays as it is, and a sampled token reads weights at the
+//      full rate. With the module attribute `pack_weights` false weights stay matrices.
+//
 // No sum changes its order, so the bits stay. Runs on the joint graph, after the passes that make low and whole copies
 // and before fuse.
 //
@@ -28,6 +37,7 @@
 #include "passes/analysis/cost.h"
 #include "passes/analysis/fusion_groups.h"
 #include "passes/analysis/liveness.h"
+#include "passes/analysis/parameters.h"
 #include "passes/decisions.h"
 #include "support/diagnostics.h"
 
@@ -59,6 +69,7 @@ struct Copy {
   bool tb;
   Type type;
   std::vector<Op *> uses;
+  Type read;                       // what they read
   double written = 0, spared = 0;  // seconds per step: to write the copy, and of the packing that it saves
   double products = 0;             // calls of its uses per step
   bool pays() const { return spared > margin * written; }
@@ -95,6 +106,28 @@ public:
         addCopy(*m.state(key.first), key.second, found[key]);
   }
 
+  /// Step 6, whole. Returns how many weights are in panels.
+  int64_t replaceMatrices() {
+    eraseUnusedReads(m);
+    std::map<std::string, std::vector<Op *>> readers;  // by parameter; null: a reader that needs the matrix
+    std::vector<State *> order;
+    for (const auto &f : m.functions)
+      for (Op &op : f->body) {
+        State *p = op.is(OpKind::read) ? parameterOf(m, m.state(op.state)) : nullptr;
+        if (!p || isPiece(*p))
+          continue;
+        if (!llvm::is_contained(order, p))
+          order.push_back(p);
+        for (Op *user : op.result()->users())
+          readers[p->name].push_back(readsPanels(*user, op.result()) && mayPack(op.result()->type.dtype) ? user
+                                                                                                         : nullptr);
+      }
+    int64_t done = 0;
+    for (State *p : order)
+      done += replaceMatrix(*p, readers[p->name]);
+    return done;
+  }
+
   std::vector<Copy> copies;
   std::string why;  // the reason why some weight can have no copy
 
@@ -127,7 +160,7 @@ public:
       if (!b) {
         Builder builder(*product->parent(), read->next());
         builder.loc = s->name;
-        b = builder.op(OpKind::unpack, {builder.read(*s)}, {c.of->type}, turned(c))->result();
+        b = builder.op(OpKind::unpack, {builder.read(*s)}, {c.read}, turned(c))->result();
       }
       product->setOperand(1, b);
     }
@@ -157,6 +190,37 @@ private:
   const int64_t cols, available;
   llvm::StringSet<> changing;  // states that some function reads after writing them
 
+  bool mayPack(DType t) const { return t == DType::f32 || (t == DType::bf16 && (!target || target->bf16Dot)); }
+
+  bool replaceMatrix(State &p, llvm::ArrayRef<Op *> products) {
+    if (products.empty() || llvm::is_contained(products, nullptr) || p.type.dtype != DType::f32)
+      return false;
+    const bool tb = products[0]->attrs.getBool("tb");
+    const Type &read = products[0]->operand(1)->type;
+    int64_t rows = 0;
+    for (const Op *product : products) {
+      if (product->attrs.getBool("tb") != tb || product->operand(1)->type != read)
+        return false;
+      rows = std::max(rows, rowsOf(*product));
+    }
+    const std::optional<Type> type = panelsOf(read, widthOf(rows, read.dim(tb ? 0 : 1)), tb);
+    if (!type)
+      return false;
+    State *low = nullptr;
+    for (const auto &s : m.states)
+      if (kindOf(*s) == StateKind::low && fact<&StateFacts::of>(*s) == p.name)
+        low = s.get();
+    make({.of = &p, .tb = tb, .type = *type, .uses = products.vec(), .read = read});
+    setFact<&StateFacts::memory>(p, Memory::files);
+    if (low)
+      llvm::erase_if(m.states, [&](const auto &s) { return s.get() == low; });
+    return true;
+  }
+
+  int64_t widthOf(int64_t rows, int64_t columns) const {
+    return cols ? cols : target ? tileColumns(*target, rows, columns) : 0;
+  }
+
   static AttrMap turned(const Copy &c) { return c.tb ? attrs({{"tb", true}}) : AttrMap(); }
 
   /// The state whose content this product packs, if panels may replace it; else null. Sets `why` if that has a reason
@@ -173,7 +237,7 @@ private:
     }
     if (rowsOf(product) <= fewRows)
       return nullptr;
-    if (b->type.dtype == DType::f16 || (b->type.dtype == DType::bf16 && target && !target->bf16Dot)) {
+    if (!mayPack(b->type.dtype)) {
       why = fmt::format("products of {} widen it as they pack{}", nameOf(b->type.dtype).str(),
                         b->type.dtype == DType::bf16 ? ": this CPU has no dot products of it" : "");
       return nullptr;
@@ -182,11 +246,10 @@ private:
   }
 
   void addCopy(State &s, bool tb, std::vector<Op *> uses) {
-    const int64_t width = cols ? cols : target ? tileColumns(*target, rowsOf(*uses[0]), s.type.dim(tb ? 0 : 1)) : 0;
-    const std::optional<Type> type = panelsOf(s.type, width, tb);
+    const std::optional<Type> type = panelsOf(s.type, widthOf(rowsOf(*uses[0]), s.type.dim(tb ? 0 : 1)), tb);
     if (!type)
       return;
-    Copy c{&s, tb, *type, std::move(uses)};
+    Copy c{.of = &s, .tb = tb, .type = *type, .uses = std::move(uses), .read = s.type};
     if (target) {
       const MachineRates rates = ratesOf(*target);
       for (const Op *product : c.uses) {
@@ -236,6 +299,15 @@ bool packWeights(Module &m, const PassOptions &options) {
     return false;
   PackWeights pass(m, options);
   const bool cuda = options.target && options.target->isCuda();
+  if (!cuda && options.target && trainsNothing(m)) {
+    const int64_t count = pass.replaceMatrices();
+    if (count)
+      record(m, {.pass = "pack-weights",
+                 .name = "panels",
+                 .choice = fmt::format("{} weights", count),
+                 .note = "in place of matrices: products read memory in order"});
+    return count > 0;
+  }
   if (!cuda)
     pass.findCopies();
   if (pass.copies.empty()) {

@@ -20,6 +20,7 @@
 #include "ir/opdef.h"
 #include "ir/quantized.h"
 #include "passes/analysis/liveness.h"
+#include "passes/analysis/parameters.h"
 #include "passes/decisions.h"
 #include "support/diagnostics.h"
 
@@ -72,18 +73,9 @@ private:
   std::string why;                   // a reason for a product that stays
   std::vector<std::string> widened;  // parameters that have 8 bits because they are no blocks of 256
 
-  /// The parameter that a state is, or that it is a low copy of; else null.
-  State *parameterOf(const State *s) const {
-    const std::optional<StateKind> kind = s ? kindOf(*s) : std::nullopt;
-    State *p = kind == StateKind::low     ? m.state(fact<&StateFacts::of>(*s))
-               : kind == StateKind::param ? m.state(s->name)
-                                          : nullptr;
-    return p && kindOf(*p) == StateKind::param ? p : nullptr;
-  }
-
   void visit(Op &op) {
     const Op *read = op.operand(1)->def;
-    State *p = read && read->is(OpKind::read) ? parameterOf(m.state(read->state)) : nullptr;
+    State *p = read && read->is(OpKind::read) ? parameterOf(m, m.state(read->state)) : nullptr;
     if (!p)
       return;
     const bool tb = op.attrs.getBool("tb");
@@ -176,15 +168,12 @@ private:
   }
 
   void removeUnread() {
+    eraseUnusedReads(m);
     llvm::StringSet<> touched;
     for (const auto &f : m.functions)
-      for (Op *op = f->body.front(), *next; op; op = next) {
-        next = op->next();
-        if (op->is(OpKind::read) && op->result()->unused())  // as `precision` leaves them
-          op->erase();
-        else if (op->isOneOf(OpKind::read, OpKind::write))
-          touched.insert(op->state);
-      }
+      for (const Op &op : f->body)
+        if (op.isOneOf(OpKind::read, OpKind::write))
+          touched.insert(op.state);
     llvm::erase_if(m.states, [&](const auto &s) {
       const bool goes =
           kindOf(*s) == StateKind::low && !touched.contains(s->name) && chosen.contains(fact<&StateFacts::of>(*s));
@@ -208,10 +197,8 @@ bool quantizeWeights(Module &m, const PassOptions &options) {
   const Weights asked = fact<&PrecisionFacts::weights>(m);
   if ((asked == Weights::compute && !options.values.getBool("all")) || isDecided(m, "quantize-weights", "weights"))
     return false;
-  for (const auto &f : m.functions)
-    for (const Op &op : f->body)
-      if (const State *s = op.is(OpKind::write) ? m.state(op.state) : nullptr; s && kindOf(*s) == StateKind::param)
-        return false;
+  if (!trainsNothing(m))
+    return false;
   if (options.target && options.target->isCuda())
     throw UserError(ErrorCode::NotBuiltYet, fmt::format("GPUs have no products with weights of {} yet", nameOf(asked)),
                     "precision.weights = \"compute\" keeps weights as they are computed with");

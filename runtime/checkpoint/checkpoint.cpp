@@ -44,12 +44,13 @@ constexpr size_t kManifestLimit = 64 << 20, kIndexLimit = 100 << 20;  // bytes; 
 /// Reads state `s` from tensors that have no problem.
 void readState(Executor &executor, const QuantizedWeights &few, const State &s, const StateTensors &tensors) {
   const Type type = wholeType(s);
-  if (const QuantizedWeight *quantized = few.of(s)) {
+  if (const QuantizedWeight *quantized = few.of(s); quantized || isInFiles(s)) {
     std::vector<float> values(size_t(type.elements())), padded(isDense(type) ? 0 : size_t(type.paddedElements()));
     tensors.readWide(values.data(), executor.threads());
     if (!padded.empty())
       copyToPadded(type.withDType(DType::f32), values.data(), padded.data());
-    return storeQuantized(executor, *quantized, padded.empty() ? values.data() : padded.data());
+    const float *all = padded.empty() ? values.data() : padded.data();
+    return quantized ? storeQuantized(executor, *quantized, all) : storePanels(executor, s, all);
   }
   const Piece own = Piece::of(s, Mesh::of(executor.planned()), executor.ranks ? executor.ranks->rank : 0);
   if (isPiece(s) && (type.rank() == 1 || type.rank() == 2) && tensors.areWhole()) {

@@ -338,7 +338,10 @@ void loadGguf(Executor &executor, const std::string &path) {
     // Padding stays as it is: zero.
     if (const QuantizedWeight *quantized = few.of(*s))
       readFew(executor, file, parts, *quantized, read);
-    else
+    else if (std::vector<float> values(isInFiles(*s) ? size_t(s->type.paddedElements()) : 0); !values.empty()) {
+      read(values.data(), DType::f32);
+      storePanels(executor, *s, values.data());
+    } else
       read(executor.view(*s, StateAccess::readAndWrite).data, s->type.dtype);
   }
   fillCopies(executor);

@@ -147,9 +147,10 @@ void initializeStates(Executor &executor, uint64_t seed) {
   CompiledKernel normal;
   for (const auto &s : executor.planned().states) {
     const Initial init = fact<&InitialFacts::init>(*s);
-    if (isInFiles(*s))
-      continue;
-    if (init == Initial::ones || init == Initial::constant) {
+    if (isInFiles(*s) && init != Initial::normal) {
+      padded.assign(s->type.paddedElements(), float(constantValue(*s)));
+      storePanels(executor, *s, padded.data());
+    } else if (init == Initial::ones || init == Initial::constant) {
       fillConstantState(executor, *s);
     } else if (init == Initial::normal) {
       GPTC_CHECK(s->type.dtype == DType::f32, "normal initial values of {}", s->type.str());
@@ -161,7 +162,7 @@ void initializeStates(Executor &executor, uint64_t seed) {
         NormalFill f{&normal.phases[0], data, whole.elements(), {key.k0, key.k1}, float(fact<&InitialFacts::std>(*s))};
         executor.threads().run((f.elements + kChunk - 1) / kChunk, fillNormal, &f);
       };
-      if (!isPiece(*s) && isDense(whole)) {
+      if (!isPiece(*s) && !isInFiles(*s) && isDense(whole)) {
         fill(executor.view(*s, StateAccess::write).as<float>());
         continue;
       }
@@ -170,7 +171,10 @@ void initializeStates(Executor &executor, uint64_t seed) {
       fill(dense.data());
       padded.resize(whole.paddedElements());
       copyToPadded(whole, dense.data(), padded.data());
-      storeWhole(executor, *s, padded.data());
+      if (isInFiles(*s))
+        storePanels(executor, *s, padded.data());
+      else
+        storeWhole(executor, *s, padded.data());
     }
   }
   if (executor.planned().state("rng_seed"))
@@ -300,6 +304,21 @@ void packState(void *arg, int64_t begin, int64_t end) {
 
 }  // namespace
 
+void storePanels(Executor &executor, const State &param, const float *values) {
+  for (const auto &s : executor.planned().states) {
+    if (kindOf(*s) != StateKind::packed || fact<&StateFacts::of>(*s) != param.name)
+      continue;
+    const Type b = param.type.withDType(s->type.dtype);
+    std::vector<char> rounded(b.dtype == DType::f32 ? 0 : b.bytes());
+    if (!rounded.empty())
+      storeRounded(executor, b.dtype, values, rounded.data(), b.paddedElements());
+    const StateView to = executor.view(*s, StateAccess::write);
+    Packing p{rounded.empty() ? static_cast<const void *>(values) : rounded.data(), to.data, b, s->type,
+              fact<&StateFacts::tb>(*s)};
+    executor.threads().run(p.panels.dim(0), packState, &p);
+  }
+}
+
 void fillCopies(Executor &executor) {
   const Module &m = executor.planned();
   std::vector<char> gathered;
@@ -333,6 +352,8 @@ void fillCopies(Executor &executor) {
       continue;
     const State *b = m.state(fact<&StateFacts::of>(*s));
     GPTC_CHECK(b, "@{} is no copy", s->name);
+    if (isInFiles(*b))  // loading has filled it
+      continue;
     const StateView from = executor.view(*b, StateAccess::read), to = executor.view(*s, StateAccess::write);
     Packing p{from.data, to.data, b->type, s->type, fact<&StateFacts::tb>(*s)};
     executor.threads().run(p.panels.dim(0), packState, &p);

@@ -25,6 +25,10 @@ void fillConstantState(Executor &executor, const State &s);
 /// If ranks along "data" hold pieces of parameters, all ranks must call it.
 void fillCopies(Executor &executor);
 
+/// Fills the states of kind "packed" of a parameter that is in files alone from its values, row-major over its padded
+/// extents, rounded to nearest even if they are narrower.
+void storePanels(Executor &executor, const State &param, const float *values);
+
 /// Stores n values as f32, bf16 or f16 (to nearest even), on all threads.
 void storeRounded(Executor &executor, DType dtype, const float *from, void *to, int64_t n);
 

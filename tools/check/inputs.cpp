@@ -43,11 +43,11 @@ bool mayHoldNonFinite(const Module &m) {
   return true;
 }
 
-/// The content of a state of kind "low": its rounded parameter.
-Tensor lowCopy(const State &copy, const Tensor &parameter) {
-  Tensor t(copy.type, parameter.data);
+/// The content of a narrower copy: the rounded parameter.
+Tensor lowCopy(const Type &copy, const Tensor &parameter) {
+  Tensor t(copy, parameter.data);
   for (double &v : t.data)
-    v = roundTo(copy.type.dtype, v);
+    v = roundTo(copy.dtype, v);
   return t;
 }
 
@@ -56,10 +56,13 @@ Tensor lowCopy(const State &copy, const Tensor &parameter) {
 Tensor packedTensor(const State &packed, const Tensor &of) {
   Module m;
   Block &body = m.addFunction("pack")->body;
-  const int64_t cols = packed.type.dim(2) / stepOfPanels(of.type.dtype);
-  const Op *pack = Builder(body).op(OpKind::pack, {body.addArg(of.type)},
+  // Panels of a parameter that is in files alone may be narrower.
+  const DType dtype = packed.type.dtype;
+  const Tensor rounded = dtype == of.type.dtype ? of : lowCopy(of.type.withDType(dtype), of);
+  const int64_t cols = packed.type.dim(2) / stepOfPanels(dtype);
+  const Op *pack = Builder(body).op(OpKind::pack, {body.addArg(rounded.type)},
                                     attrs({{"cols", cols}, {"tb", packed.attrs.getBool("tb")}}));
-  const Tensor *operand = &of;
+  const Tensor *operand = &rounded;
   return pack->def().reference(*pack, std::span(&operand, 1))[0];
 }
 
@@ -143,7 +146,7 @@ StateMap statesFor(const Module &m, unsigned seed) {
   }
   for (const auto &s : m.states)
     if (kindOf(*s) == StateKind::low)
-      all[s->name] = lowCopy(*s, all[fact<&StateFacts::of>(*s)]);
+      all[s->name] = lowCopy(s->type, all[fact<&StateFacts::of>(*s)]);
   for (const auto &s : m.states)
     if (kindOf(*s) == StateKind::packed)
       all[s->name] = packedTensor(*s, all[fact<&StateFacts::of>(*s)]);

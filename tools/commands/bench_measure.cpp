@@ -97,20 +97,26 @@ bool isFolder(const std::string &path) {
 }
 
 /// The model as `gptc compile` makes it, ready for steps.
-std::unique_ptr<StepRunner> runnerOf(const Request &r, double &tokens, double &flops, std::string &compute) {
-  const Config config = readConfigForBench(r.modelFile, r.settings);
+/// The module that the options ask for, with schedules on record.
+std::unique_ptr<StepRunner> runnerOf(const Request &r, const Config &config, const BuildOptions &build) {
   const Target target = hostTarget(r.threads);
   TuningRecords records(config.compile.autotune == "off" ? "" : defaultCacheDir());
   TunedSchedules tuned(records, target);
   std::unique_ptr<Module> planned =
-      runFrom(*buildModel(config), "canonicalize", target, [&](std::vector<PassUse> &uses) {
+      runFrom(*buildModel(config, build), "canonicalize", target, [&](std::vector<PassUse> &uses) {
         for (PassUse &u : uses)
           u.options.schedules = &tuned;
       });
-  tokens = double(config.train.globalBatchTokens);
-  flops = tokens * flopsPerToken(*planned);
-  compute = config.precision.compute;
   return std::make_unique<StepRunner>(std::move(planned), target, defaultCacheDir(), r.threads);
+}
+
+std::unique_ptr<StepRunner> runnerOf(const Request &r, double &tokens, double &flops, std::string &compute) {
+  const Config config = readConfigForBench(r.modelFile, r.settings);
+  std::unique_ptr<StepRunner> runner = runnerOf(r, config, {});
+  tokens = double(config.train.globalBatchTokens);
+  flops = tokens * flopsPerToken(*runner->session.plan.planned);
+  compute = config.precision.compute;
+  return runner;
 }
 
 void step(const Request &r) {
@@ -232,16 +238,19 @@ void kernels(const Request &r) {
              optimizerMs, optimizerBytes * 1e-9, optimizerShare);
 }
 
-/// Bytes of the parameters, or of their narrower copies, that a token reads completely.
+/// Bytes of the weights that a token reads completely, as they are in memory.
 double weightsPerToken(const Module &m) {
   std::map<std::string, double> read;
-  for (const Op &op : m.function("decode")->body)
+  for (const Op &op : m.function("step_1")->body)
     for (unsigned i = 0; op.is(OpKind::fused) && i < op.numOperands(); ++i) {
       const Op *from = op.operand(i)->def;
       const State *s = from && from->is(OpKind::read) ? m.state(from->state) : nullptr;
-      if (!s || (kindOf(*s) != StateKind::param && kindOf(*s) != StateKind::low))
+      const std::optional<StateKind> kind = s ? kindOf(*s) : std::nullopt;
+      const bool isMatrix = kind == StateKind::param || kind == StateKind::low;
+      if (!isMatrix && kind != StateKind::packed && kind != StateKind::quantized)
         continue;
-      if (llvm::any_of(op.body->args[i]->users(), [](const Op *u) { return u->def().fusion != FusionKind::gather; }))
+      if (!isMatrix ||
+          llvm::any_of(op.body->args[i]->users(), [](const Op *u) { return u->def().fusion != FusionKind::gather; }))
         read[s->name] = double(s->type.bytes());
     }
   double sum = 0;
@@ -251,9 +260,8 @@ double weightsPerToken(const Module &m) {
 }
 
 void decode(const Request &r) {
-  double trained, flops;
-  std::string compute;
-  std::unique_ptr<StepRunner> runner = runnerOf(r, trained, flops, compute);
+  const Config config = readConfigForBench(r.modelFile, r.settings);
+  std::unique_ptr<StepRunner> runner = runnerOf(r, config, {.slots = config.model.causal ? 1 : 0});
   Session &session = runner->session;
   const Module &m = *session.plan.planned;
   requireGenerator(m);

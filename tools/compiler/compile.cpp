@@ -236,7 +236,9 @@ std::unique_ptr<Module> PlanForRanks::planForInference(const Target &target, con
                                                        const BuildOptions &build) const {
   std::vector<std::string> settings = request.settings;
   // These settings affect time and memory of training only, and no bits.
-  settings.insert(settings.end(), {"compile.remat=none", "compile.pack_weights=false", "parallel.offload=none"});
+  settings.insert(settings.end(), {"compile.remat=none", "parallel.offload=none"});
+  if (!build.slots && !build.embed)  // with these it keeps no copies
+    settings.push_back("compile.pack_weights=false");
   const Config config = readConfig("", settings);
   std::unique_ptr<Module> m = planModule(config, target, cacheDir, int64_t(1) << 62, build);
   if (target.callsLibrary() && config.compile.autotune != "off")

@@ -1,13 +1,15 @@
-// matmul with up to four rows of A (decoding). Reading B limits the speed, so B is read once, in order, and not copied.
+// matmul with up to four rows of A (decoding). Reading B limits the speed, so B is read once, and not copied.
 //
+//   panels:  B is in memory in the order in which it is read (ir/ops/pack.cpp), at the full rate. All sums of some
+//   panels
+//            are in registers.
 //   B [K,N]: lanes walk over columns. The sums of a task's columns stay in the first-level cache. A pass adds several
-//            steps for one load and store of each sum, and prefetches the rows of the next pass.
+//            steps for one load and store of each sum, and prefetches the rows of the next pass. Parts of all rows are
+//            read at 0.6 to 0.8 of the full rate, so what serves keeps its weights in panels (passes/pack_weights.cpp).
 //   B [N,K]: each result is a chain along a row of B. Squares of B are transposed in registers, so that lanes are rows
 //            of B and a step takes one FMA. Some lines of each row are prefetched, so this keeps up with memory.
 //
-// The sums are the same chains as in matmul.cpp, with one exception. If one row is multiplied by a large [K,N], the
-// chain is cut into blocks of k (rowsPerBlock), each from +0, which are then added in order. A task takes whole rows of
-// a block, which are contiguous and so read at the full rate; parts of all rows are read at 0.6 to 0.8 of it.
+// The sums are the same chains as in matmul.cpp.
 #include "codegen/recipes/matmul/matmul.h"
 #include "support/diagnostics.h"
 
@@ -19,24 +21,14 @@ using namespace kir;
 
 namespace {
 
-/// From so many bytes of B on, tasks share out its rows, in so many blocks. Only the shape decides, because it changes
-/// the order of the sum. One row is a sampled token; training steps have more rows.
-constexpr int64_t sharedRowsBytes = 256 << 10, blocksOfRows = 4;
-
-int64_t rowsPerBlock(const Problem &p) {
-  if (p.tb || p.m > 1 || p.k * p.n * int64_t(sizeOf(p.stored)) < sharedRowsBytes)
-    return p.k;
-  return std::min(p.k, roundUp(ceilDiv(p.k, blocksOfRows), int64_t(16)));  // whole passes
-}
-
-/// Columns of a task of the second phase, which adds the blocks.
-constexpr int64_t columnsOfTotal = 512;
-
 /// Squares of B transposed side by side, so that there are as many chains of FMAs and shuffles hide their latency.
 constexpr int64_t squares = 2;
 
 /// Lines of each row that are prefetched.
 constexpr int64_t linesAhead = 4;
+
+/// Bytes of panels that are prefetched. Panels of a task follow each other in memory.
+constexpr int64_t panelBytesAhead = 1024;
 
 class FewRows {
 public:
@@ -47,19 +39,8 @@ public:
   LoweredGroup build() {
     LoweredGroup out;
     out.kernel.name = group.kernelName();
-    const int64_t pieces = ceilDiv(p.n, s.nc);
-    if (blocks == 1) {
-      out.kernel.params = group.params();
-      out.kernel.body = {parallel("task", pieces, [&](const Expr &t) { return Body{wholeTask(t)}; })};
-      return out;
-    }
-    partial = makeBuffer("partial", group.compute, Storage::global, blocks * p.n, true);
-    out.kernel.params = group.params(partial);
-    out.workspaceBytes.push_back(partial->size * sizeOf(partial->dtype));
-    out.kernel.body = {
-        parallel("task", blocks * pieces,
-                 [&](const Expr &t) { return Body{blockTask(t / imm(pieces), t % imm(pieces))}; }),
-        parallel("total", ceilDiv(p.n, columnsOfTotal), [&](const Expr &t) { return Body{totalTask(t)}; })};
+    out.kernel.params = group.params();
+    out.kernel.body = {parallel("task", ceilDiv(p.n, s.nc), [&](const Expr &t) { return Body{task(t)}; })};
     return out;
   }
 
@@ -72,10 +53,12 @@ private:
     return p.init >= 0 ? epilogue.init(imm(0), row, col) : fimm(0, group.compute);
   }
 
-  /// All of k for some columns, and the epilogue.
-  Stmt wholeTask(const Expr &t) {
-    sums = makeBuffer("c", group.compute, Storage::stack, p.m * s.nc);
+  /// Some columns, and the epilogue.
+  Stmt task(const Expr &t) {
     const Expr first = t * s.nc, cols = columnsFrom(first, s.nc);
+    if (p.panels)
+      return panelTask(t, first, cols);
+    sums = makeBuffer("c", group.compute, Storage::stack, p.m * s.nc);
     Body body = {serial("i", imm(p.m), [&](const Expr &i) {
       return Body{vectorLoop("j", cols, s.vec,
                              [&](const Expr &j) { return Body{store(sums, i * s.nc + j, initOf(i, first + j))}; })};
@@ -83,37 +66,136 @@ private:
     if (p.tb)
       rowsOfB(body, t, first, cols);
     else
-      columnsOfB(body, imm(0), first, cols);
+      columnsOfB(body, first, cols);
     body.push_back(epilogue.emit(imm(0), imm(0), imm(p.m), first, cols, s.vec,
                                  [&](const Expr &row, const Expr &col) { return load(sums, row * s.nc + col); }));
     return alloc(sums, std::move(body));
   }
 
-  /// One block of k for some columns; stores the sums to `partial`.
-  Stmt blockTask(const Expr &block, const Expr &piece) {
-    sums = makeBuffer("c", group.compute, Storage::stack, s.nc);
-    const Expr first = piece * s.nc, cols = columnsFrom(first, s.nc);
-    Body body = {
-        vectorLoop("j", cols, s.vec, [&](const Expr &j) { return Body{store(sums, j, fimm(0, group.compute))}; })};
-    columnsOfB(body, block, first, cols);
-    body.push_back(vectorLoop(
-        "j", cols, s.vec, [&](const Expr &j) { return Body{store(partial, block * p.n + first + j, load(sums, j))}; }));
+  // ---- panels ------------------------------------------------------------------------------------------------------
+
+  /// Panels side by side, as many as the registers hold sums of, and those left over one by one.
+  Stmt panelTask(const Expr &t, const Expr &first, const Expr &cols) {
+    const int64_t beside = s.mc, together = beside * p.panels;
+    sums = makeBuffer("c", group.compute, Storage::stack, p.m * together);
+    const Expr panel0 = t * (s.nc / p.panels), groups = cols / imm(together);
+    auto from = [&](const Expr &own, const Expr &count, int64_t most) {
+      return bindTo("own", own, [&](const Expr &own) {
+        return somePanels(panel0 + own / imm(p.panels), first + own, count, most);
+      });
+    };
+    Body body = {serial("g", groups, [&](const Expr &g) { return Body{from(g * together, imm(together), beside)}; })};
+    if (p.n % together)  // only the last task has panels left over
+      body.push_back(bindTo("done", groups * together, [&](const Expr &done) {
+        return Body{serial("rest", (cols - done + (p.panels - 1)) / imm(p.panels), [&](const Expr &panel) {
+          const Expr own = done + panel * p.panels;
+          return Body{from(own, min(imm(p.panels), cols - own), 1)};
+        })};
+      }));
     return alloc(sums, std::move(body));
   }
 
-  /// Adds the blocks of some columns in order and stores the group's outputs.
-  Stmt totalTask(const Expr &t) {
-    const Expr first = t * columnsOfTotal;
-    return epilogue.emit(imm(0), imm(0), imm(1), first, columnsFrom(first, columnsOfTotal), s.vec,
-                         [&](const Expr &, const Expr &col) {
-                           Expr sum = load(partial, first + col);
-                           if (p.init >= 0)
-                             sum = initOf(imm(0), first + col) + sum;
-                           for (int64_t b = 1; b < blocks; ++b)
-                             sum = sum + load(partial, first + col + b * p.n);
-                           return sum;
-                         });
+  /// `count` panels from `panel` on: columns `first` to first + cols of the result.
+  Body somePanels(const Expr &panel, const Expr &first, const Expr &cols, int64_t count) {
+    const int64_t lanes = s.vec, vecs = p.panels / lanes, width = count * p.panels;
+    Buffer acc = makeBuffer("acc", group.compute, Storage::reg, p.m * width);
+    Body out;
+    if (p.init >= 0)
+      out.push_back(serial("i", imm(p.m), [&](const Expr &i) {
+        return Body{vectorLoop("j", imm(width), s.vec,
+                               [&](const Expr &j) { return Body{store(sums, i * width + j, fimm(0, group.compute))}; }),
+                    vectorLoop("j", cols, s.vec,
+                               [&](const Expr &j) { return Body{store(sums, i * width + j, initOf(i, first + j))}; })};
+      }));
+    auto each = [&](const std::function<Body(const Expr &)> &body) { return vectorLoop("j", imm(lanes), s.vec, body); };
+    auto all = [&](const std::function<Stmt(const Expr &at)> &make) {
+      return each([&](const Expr &j) {
+        Body body;
+        for (int64_t v = 0; v < p.m * width / lanes; ++v)
+          body.push_back(make(j + v * lanes));
+        return body;
+      });
+    };
+    Body inside = {
+        all([&](const Expr &at) { return store(acc, at, p.init >= 0 ? load(sums, at) : fimm(0, group.compute)); })};
+    // Of bf16 memory has two steps of k together.
+    const int64_t perRow = stepOfPanels(p.stored), rows = ceilDiv(p.k, perRow), whole = p.k / perRow,
+                  passes = whole / atOnce;
+    const int64_t rowElements = p.panels * perRow, panelElements = rows * rowElements;
+    auto rowsFrom = [&](const Expr &row, int64_t n, bool odd) {
+      Body body;
+      for (int64_t u = 0; u < n; ++u)
+        body.push_back(each([&](const Expr &j) {
+          Body adds;
+          for (int64_t c = 0; c < count; ++c)
+            for (int64_t v = 0; v < vecs; ++v) {
+              const Expr at = (panel + c) * panelElements + (row + u) * rowElements + (j + v * lanes) * perRow;
+              const Body more = addRow(acc, row + u, at, j + (c * vecs + v) * lanes, width, odd);
+              adds.insert(adds.end(), more.begin(), more.end());
+            }
+          return adds;
+        }));
+      return body;
+    };
+    if (passes)
+      inside.push_back(serial("k", imm(passes), [&](const Expr &k) {
+        Body body = {panelsAhead(panel, k * atOnce, count, panelElements, rowElements)};
+        const Body steps = rowsFrom(k * atOnce, atOnce, false);
+        body.insert(body.end(), steps.begin(), steps.end());
+        return body;
+      }));
+    for (const Stmt &st : rowsFrom(imm(passes * atOnce), whole - passes * atOnce, false))
+      inside.push_back(st);
+    for (const Stmt &st : rowsFrom(imm(whole), rows - whole, true))
+      inside.push_back(st);
+    inside.push_back(all([&](const Expr &at) { return store(sums, at, load(acc, at)); }));
+    out.push_back(alloc(acc, std::move(inside)));
+    out.push_back(epilogue.emit(imm(0), imm(0), imm(p.m), first, cols, s.vec,
+                                [&](const Expr &row, const Expr &col) { return load(sums, row * width + col); }));
+    return out;
   }
+
+  /// Adds a row of a panel, whose vector in memory begins at `at`, to the sums from `sum` on of each row of A.
+  Body addRow(const Buffer &acc, const Expr &row, const Expr &at, const Expr &sum, int64_t width, bool odd) {
+    const Buffer &from = group.inputs[p.b];
+    auto add = [&](const Expr &k, const Expr &value, bool isOdd) {
+      return addStep(k, value, isOdd, [&](int64_t i) { return std::pair(acc, sum + i * width); });
+    };
+    if (stepOfPanels(p.stored) == 1)
+      return add(row, load(from, at), false);
+    if (pairs)
+      return add(row, loadPair(from, at), odd);
+    auto both = [&](const Expr &low, const Expr &high) {
+      Body steps = add(row * 2, low, false);
+      if (!odd)
+        for (const Stmt &st : add(row * 2 + 1, high, false))
+          steps.push_back(st);
+      return steps;
+    };
+    if (group.compute != DType::f32)
+      return both(load(from, at), load(from, at + 1));
+    return {bindTo("w", loadPair(from, at), [&](const Expr &word) {
+      return both(bitcast(DType::f32, binary(BinaryOp::shl, word, imm(16, DType::u32))),
+                  bitcast(DType::f32, binary(BinaryOp::and_, word, imm(0xffff0000, DType::u32))));
+    })};
+  }
+
+  /// Prefetches what a pass from `row` on comes to later: what follows in memory is the next panel.
+  Stmt panelsAhead(const Expr &panel, const Expr &row, int64_t count, int64_t panelElements, int64_t rowElements) {
+    const int64_t bytes = int64_t(sizeOf(p.stored)), line = cacheLine / bytes, ahead = panelBytesAhead / bytes,
+                  end = ceilDiv(p.n, p.panels) * panelElements - 1;
+    Body all;
+    for (int64_t c = 0; c < count; ++c)
+      all.push_back(bindTo("next", (panel + c) * panelElements + row * rowElements + ahead, [&](const Expr &next) {
+        Body one;
+        for (int64_t l = 0; l < ceilDiv(atOnce * rowElements, line); ++l)
+          one.push_back(prefetch(group.inputs[p.b], min(next + l * line, imm(end))));
+        return one;
+      }));
+    return block(std::move(all));
+  }
+
+  // ---- matrices ----------------------------------------------------------------------------------------------------
 
   // A step of the chain takes one element of k, or a pair of bf16. An odd last element is a step of its own.
   int64_t steps() const { return pairs ? p.k / 2 : p.k; }
@@ -134,8 +216,7 @@ private:
     return pairs ? dot(sum, b, a) : kir::fma(a, b, sum);
   }
 
-  /// The steps of a block.
-  void columnsOfB(Body &out, const Expr &block, const Expr &first, const Expr &cols) {
+  void columnsOfB(Body &out, const Expr &first, const Expr &cols) {
     auto some = [&](const Expr &k, int64_t count, bool odd) {
       std::vector<Var> as;
       for (int64_t n = 0; n < p.m * count; ++n)
@@ -163,23 +244,14 @@ private:
         body = {let(as[n], a(int64_t(n) / count, k + int64_t(n) % count, odd), std::move(body))};
       return body;
     };
-    // All blocks but the last are whole passes.
-    const int64_t perBlock = rowsPerBlock(p) / (pairs ? 2 : 1) / atOnce, passes = steps() / atOnce,
-                  left = steps() % atOnce;
-    const Expr before = block * perBlock;
+    const int64_t passes = steps() / atOnce, left = steps() % atOnce;
     if (passes)
-      out.push_back(serial("k", min(imm(perBlock), imm(passes) - before),
-                           [&](const Expr &k) { return some((before + k) * atOnce, atOnce, false); }));
-    Body rest;
-    auto append = [&](const Body &more) { rest.insert(rest.end(), more.begin(), more.end()); };
+      out.push_back(serial("k", imm(passes), [&](const Expr &k) { return some(k * atOnce, atOnce, false); }));
+    auto append = [&](const Body &more) { out.insert(out.end(), more.begin(), more.end()); };
     if (left)
       append(some(imm(passes * atOnce), left, false));
     if (hasOdd())
       append(some(imm(steps()), 1, true));
-    if (blocks == 1)
-      out.insert(out.end(), rest.begin(), rest.end());
-    else if (!rest.empty())
-      out.push_back(ifThen(binary(BinaryOp::eq, block, imm(blocks - 1)), rest));
   }
 
   /// add(from, extent) for all columns, a line at a time, with prefetches of the pass from step `next` on: a task's
@@ -301,14 +373,13 @@ private:
   const Schedule &s;
   Epilogue epilogue;
   const bool pairs;
-  const int64_t blocks = ceilDiv(p.k, rowsPerBlock(p));
-  const int64_t atOnce = std::max(1, s.unroll);  // steps per pass over the sums of [K,N]
-  Buffer sums, partial;
+  const int64_t atOnce = std::max(1, s.unroll);  // steps per pass over the sums of [K,N], rows of panels per pass
+  Buffer sums;
 };
 
 }  // namespace
 
-bool isFewRows(const Problem &p) { return p.m <= 4 && p.batch == 1 && p.fold == 0 && !p.panels; }
+bool isFewRows(const Problem &p) { return p.m <= 4 && p.batch == 1 && p.fold == 0; }
 
 namespace {
 
@@ -327,10 +398,20 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target) {
   s.vec = target.lanes(DType::f32);
   s.mr = int(p.m);
   s.pairs = usesPairs(p, target);
+  if (p.panels) {
+    s.vec = int(std::min<int64_t>(s.vec, p.panels & -p.panels));
+    s.nr = int(p.panels);
+    s.unroll = 4;
+    // Sums in registers, beside a vector of B and a value of A. More panels side by side are more chains at a time.
+    const int64_t vecs = p.m * p.panels / s.vec;
+    s.mc = std::clamp<int64_t>((int64_t(target.vectorRegisters) - 4) / vecs, 1, 4);
+    s.nc = std::min(roundUp(ceilDiv(p.n, int64_t(target.threads) * 4), s.mc * p.panels), roundUp(p.n, s.mc * p.panels));
+    return s;
+  }
   if (!p.tb) {
     // The rows of a pass and the prefetched ones must leave room in the first-level cache.
-    const int64_t blocks = ceilDiv(p.k, rowsPerBlock(p)), perStep = (s.pairs ? 2 : 1) * int64_t(sizeOf(p.stored));
-    s.nc = columnsOfTask(p, ceilDiv(int64_t(target.threads), blocks), maxSums / p.m);
+    const int64_t perStep = (s.pairs ? 2 : 1) * int64_t(sizeOf(p.stored));
+    s.nc = columnsOfTask(p, int64_t(target.threads), maxSums / p.m);
     s.unroll = 4 * perStep * s.nc > target.l1Bytes / 2 ? 2 : 4;
     return s;
   }
@@ -342,6 +423,13 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target) {
 
 std::vector<Schedule> fewRowsSpace(const Problem &p, const Schedule &base) {
   ScheduleGrid grid(base);
+  if (p.panels) {
+    std::vector<Schedule> space = grid.over(&Schedule::mc, {1, 2, 4})
+                                      .over(&Schedule::nc, {4 * p.panels, 8 * p.panels, 16 * p.panels, 64 * p.panels})
+                                      .take();
+    llvm::erase_if(space, [&](const Schedule &s) { return s.mc > base.mc; });
+    return space;
+  }
   grid.over(&Schedule::nc, {32, 64, 128, 256, 512, 2048, 4096});
   if (!p.tb)
     grid.over(&Schedule::unroll, {2, 4});
@@ -352,7 +440,12 @@ std::vector<Schedule> fewRowsSpace(const Problem &p, const Schedule &base) {
 }
 
 LoweredGroup buildFewRows(GroupEval &group, const Problem &p, const Schedule &s) {
-  GPTC_CHECK(s.vec > 0 && s.nc > 0 && (!p.tb || s.nc % (squares * s.vec) == 0), "{}", s.str());
+  if (p.panels)
+    GPTC_CHECK(s.vec > 0 && s.nr == p.panels && p.panels % s.vec == 0 && s.mc > 0 && s.nc > 0 &&
+                   s.nc % (s.mc * p.panels) == 0,
+               "{}", s.str());
+  else
+    GPTC_CHECK(s.vec > 0 && s.nc > 0 && (!p.tb || s.nc % (squares * s.vec) == 0), "{}", s.str());
   return FewRows(group, p, s).build();
 }
 

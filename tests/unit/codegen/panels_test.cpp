@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 namespace gptc::test {
 namespace {
 
@@ -14,8 +16,9 @@ struct Shape {
   int64_t m, n, k, cols;
 };
 // Tails of every kind: of columns, of vectors, of pairs, of blocks of k; panels of another machine (24, 5).
-constexpr Shape shapes[] = {{29, 75, 83, 32}, {7, 17, 64, 16}, {1, 1, 1, 32}, {65, 129, 9, 64},
-                            {15, 65, 17, 64}, {6, 50, 35, 24}, {9, 11, 7, 5}, {14, 96, 40, 32}};
+constexpr Shape shapes[] = {{29, 75, 83, 32}, {7, 17, 64, 16}, {1, 1, 1, 32},    {65, 129, 9, 64}, {15, 65, 17, 64},
+                            {6, 50, 35, 24},  {9, 11, 7, 5},   {14, 96, 40, 32}, {1, 200, 83, 16}, {2, 129, 64, 32},
+                            {3, 50, 35, 24},  {4, 77, 41, 16}, {1, 300, 9, 5}};
 
 std::string name(DType t) { return nameOf(t).str(); }
 std::string dims(int64_t a, int64_t b) { return fmt::format("[{},{}]", a, b); }
@@ -26,15 +29,17 @@ Group packOf(const Shape &s, DType stored, bool tb) {
                fmt::format("%p = pack %b {{cols={}, tb={}}} : {}\nyield %p", s.cols, tb, panels.str()));
 }
 
-/// A product with an epilogue, whose second operand comes as a matrix or in panels.
+/// A product with an epilogue, whose second operand comes as a matrix or in panels. Odd numbers of rows continue a sum.
 Group productOf(const Shape &s, DType stored, bool tb, bool packed) {
   const Type b(stored, {Dim(tb ? s.n : s.k), Dim(tb ? s.k : s.n)}), panels = *panelsOf(b, s.cols, tb);
   const std::string y = "f32" + dims(s.m, s.n), a = name(stored) + dims(s.m, s.k);
   const std::string unpack = packed ? fmt::format("%b = unpack %p {{tb={}}} : {}\n", tb, b.str()) : "";
+  const bool init = s.m % 2;
   return group("matmul",
-               fmt::format("%a: {}; %{}: {}; %c: f32[{}]", a, packed ? "p" : "b", (packed ? panels : b).str(), s.n),
-               fmt::format("{}%y = matmul %a, %b {{out=\"f32\", tb={}}} : {}\n%z = add %y, %c : {}\nyield %y, %z",
-                           unpack, tb, y, y));
+               fmt::format("%a: {}; %{}: {}; %c: f32[{}]{}", a, packed ? "p" : "b", (packed ? panels : b).str(), s.n,
+                           init ? "; %i: " + y : ""),
+               fmt::format("{}%y = matmul %a, %b{} {{out=\"f32\", tb={}}} : {}\n%z = add %y, %c : {}\nyield %y, %z",
+                           unpack, init ? ", %i" : "", tb, y, y));
 }
 
 TEST(Pack, SizesAndTargets) {
@@ -80,12 +85,19 @@ TEST(Panels, GiveTheBitsOfProductsThatPack) {
           EXPECT_EQ(own.pairs, target.bf16Dot && stored == DType::bf16) << what;
           expectSame(run(packed, operands, {.target = target}), want, what);
           expectSame(run(packed, operands, {.target = target, .compiled = false}), want, what + " interpreted");
-          for (int64_t kc : {2, 18, 1000})
-            for (int64_t rows : {1, 3, 6}) {
-              Schedule cut = own;
-              cut.kc = kc, cut.mr = int(rows), cut.mc = 2 * rows, cut.nc = s.cols;
-              expectSame(run(packed, operands, {.schedule = cut, .target = target}), want, what + " " + cut.str());
-            }
+          auto cut = [&](const std::function<void(Schedule &)> &change) {
+            Schedule other = own;
+            change(other);
+            expectSame(run(packed, operands, {.schedule = other, .target = target}), want, what + " " + other.str());
+          };
+          if (s.m <= 4) {
+            for (int beside : {1, 2, 3})
+              cut([&](Schedule &o) { o.mc = beside, o.nc = beside * 2 * s.cols, o.unroll = beside; });
+          } else {
+            for (int64_t kc : {2, 18, 1000})
+              for (int64_t rows : {1, 3, 6})
+                cut([&](Schedule &o) { o.kc = kc, o.mr = int(rows), o.mc = 2 * rows, o.nc = s.cols; });
+          }
           if (target.bf16Dot)
             check(packed, operands);
           if (HasFailure())
