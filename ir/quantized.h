@@ -57,8 +57,8 @@ struct QuantizedType {
 };
 std::optional<QuantizedType> quantizedType(const Type &b, int64_t cols, bool tb, QuantFormat format);
 
-/// The format of the weight of a quantized_matmul: q4_k if it has supers, else by its `bits`.
-QuantFormat quantFormatOf(const Op &product);
+/// The format of the weight of a quantized_matmul or quantized_embedding: q4_k if it has supers, else by its `bits`.
+QuantFormat quantFormatOf(const Op &op);
 
 /// Where element (k, n) is: its word, the bits that its number is shifted by, and its scale.
 struct QuantizedPlace {

@@ -7,11 +7,14 @@
 //      with the fact `eight_bits`, and with q4_k those that are no blocks of 256 along K.
 //   3. Each becomes a quantized_matmul, which reads two states of kind `quantized`, with q4_k three. Products of one
 //      parameter share them if they have the same `tb`; of two orientations the first one is taken.
-//   4. A parameter that nothing else reads is in files alone: loading makes the numbers and scales of what it reads
+//   4. A table that is multiplied and looked up (tied embeddings: [V,C], `tb`) is there once if nothing else reads it:
+//      each `embedding` of it becomes a quantized_embedding, which reads the same states. What is only looked up stays.
+//   5. A parameter that nothing else reads is in files alone: loading makes the numbers and scales of what it reads
 //      there. A low copy that nothing reads goes.
 //
-// Results change: both operands are rounded. Runs on the joint graph, after the passes that make low copies and pieces
-// and before fuse. Does nothing in a module that writes parameters, and without the module attribute `weights`.
+// Results change: both operands of products are rounded, and so are the rows of tied tables. Runs on the joint graph,
+// after the passes that make low copies and pieces and before fuse. Does nothing in a module that writes parameters,
+// and without the module attribute `weights`.
 //
 // Options: all, as if `weights` were q8_0; cols, the columns of a panel, for tests.
 #include "passes/pass.h"
@@ -49,6 +52,7 @@ public:
       }
     if (chosen.empty())
       return false;
+    lookUpInBlocks();
     removeUnread();
     record(m, {.pass = "quantize-weights",
                .name = "weights",
@@ -72,6 +76,7 @@ private:
   double memory = 0;
   std::string why;                   // a reason for a product that stays
   std::vector<std::string> widened;  // parameters that have 8 bits because they are no blocks of 256
+  std::vector<std::string> tables;   // parameters whose look-ups read the blocks
 
   void visit(Op &op) {
     const Op *read = op.operand(1)->def;
@@ -103,7 +108,7 @@ private:
       if (isWidened(*p, op.layer, format))
         widened.push_back(p->name);
     }
-    replace(op, chosen.find(p->name)->second);
+    replace(op, OpKind::quantized_matmul, op.operand(0), chosen.find(p->name)->second, {});
   }
 
   QuantFormat formatFor(const State &p, int64_t layer, bool tb) const {
@@ -137,7 +142,11 @@ private:
           fmt::format("{} in 8 bits: {} has no blocks of {} along its inputs", widened.size(), widened[0], superBlock));
     if (!left.empty())
       notes.push_back(fmt::format("others: {}", why));
-    return notes.empty() ? "products round what they read to 8 bits, too" : fmt::format("{}", fmt::join(notes, "; "));
+    if (notes.empty())
+      notes.emplace_back("products round what they read to 8 bits, too");
+    for (const std::string &table : tables)
+      notes.push_back(fmt::format("tokens are looked up in the blocks of {}", table));
+    return fmt::format("{}", fmt::join(notes, "; "));
   }
 
   void add(const State &p, bool tb, QuantFormat format, const QuantizedType &type) {
@@ -154,17 +163,51 @@ private:
     chosen[p.name] = {tb, format, numbers, scales, type.supers ? state("supers", *type.supers) : nullptr};
   }
 
-  static void replace(Op &op, const Chosen &weight) {
+  /// Puts an op of this kind, which reads `first` and the weight, in the place of `op`.
+  static void replace(Op &op, OpKind kind, Value *first, const Chosen &weight, AttrMap attributes) {
     Builder b(*op.parent(), &op);
     b.loc = op.loc;
     b.layer = op.layer;
-    llvm::SmallVector<Value *, 4> operands = {op.operand(0), b.read(*weight.numbers), b.read(*weight.scales)};
+    llvm::SmallVector<Value *, 4> operands = {first, b.read(*weight.numbers), b.read(*weight.scales)};
     if (weight.supers)
       operands.push_back(b.read(*weight.supers));
-    Value *y = b.op(OpKind::quantized_matmul, operands, {op.result()->type}, attrs({{"bits", bitsOf(weight.format)}}))
-                   ->result();
+    attributes.set("bits", bitsOf(weight.format));
+    Value *y = b.op(kind, operands, {op.result()->type}, std::move(attributes))->result();
     op.result()->replaceAllUsesWith(y);
     op.erase();
+  }
+
+  /// Whether `user` looks up rows of `table`.
+  static bool looksUp(const Op &user, const Value &table) {
+    return user.is(OpKind::embedding) && user.operand(0) == &table && isArithmetic(table.type.dtype);
+  }
+
+  /// Step 4.
+  void lookUpInBlocks() {
+    llvm::StringMap<std::vector<Op *>> lookUps;  // by parameter
+    llvm::StringSet<> kept;                      // parameters that something else reads
+    for (const auto &f : m.functions)
+      for (Op &op : f->body) {
+        const State *p = op.is(OpKind::read) ? parameterOf(m.state(op.state)) : nullptr;
+        if (!p || !chosen.contains(p->name))
+          continue;
+        for (Op *user : op.result()->users())
+          if (looksUp(*user, *op.result()))
+            lookUps[p->name].push_back(user);
+          else
+            kept.insert(p->name);
+      }
+    for (const auto &s : m.states) {
+      const auto found = lookUps.find(s->name);
+      if (found == lookUps.end() || kept.contains(s->name))
+        continue;
+      const Chosen &weight = chosen.find(s->name)->second;
+      if (!weight.tb)
+        continue;
+      for (Op *op : found->second)
+        replace(*op, OpKind::quantized_embedding, op->operand(1), weight, attrs({{"vocab", s->type.dim(0)}}));
+      tables.push_back(s->name);
+    }
   }
 
   void removeUnread() {
