@@ -238,6 +238,59 @@ TEST_F(Quantized, BlocksOfFilesAreKept) {
   }
 }
 
+/// A file of a run in which the classifier's blocks are those of the embedding: it is a model of two tables, and, with
+/// the classifier as a copy, one of a tied table.
+std::string tiedFile(const std::string &path) {
+  const GgufFile file(path);
+  const GgufTensor from = *file.find("token_embd.weight"), to = *file.find("output.weight");
+  EXPECT_EQ(from.bytes, to.bytes);
+  EXPECT_EQ(from.format->type, GgmlType::q8_0);
+  std::string bytes = readFile(path);
+  bytes.replace(size_t(to.at), size_t(to.bytes), bytes, size_t(from.at), size_t(from.bytes));
+  writeFile(path, bytes);
+  return path;
+}
+
+// A tied table in blocks gives the logits of two tables, of which one has the same numbers in f32 for the look-up, to
+// the bit; and its session has the bytes of that one less.
+TEST_F(Quantized, ATiedTableIsThereOnce) {
+  const std::vector<int32_t> tokens = {1, 9, 5, 3, 40, 2, 7, 0, 63};
+  int n = 0;
+  for (const std::vector<std::string> &family : std::vector<std::vector<std::string>>{
+           {"model.vocab_size=67"}, {"model.preset=llama", "model.n_head=4", "model.n_kv_head=2"}}) {
+    const std::string out = fmt::format("tied{}", n++);
+    std::vector<std::string> settings = family;
+    settings.insert(settings.end(), {"train.steps=2", "model.n_embd=64", "model.dropout=0.0"});
+    auto planOf = [&](bool tied, const std::vector<std::string> &more) {
+      std::vector<std::string> all = settings;
+      all.push_back(fmt::format("model.tie_embeddings={}", tied));
+      all.insert(all.end(), more.begin(), more.end());
+      return w.compile(fmt::format("{}-{}-{}", out, tied, fmt::join(more, "-")), all);
+    };
+    w.train(planOf(false, {}), out);
+    for (const char *weights : {"q8_0", "q4_0"}) {
+      const std::string path = w.path(out + weights + ".gguf");
+      ASSERT_EQ(w.gptc({"export", w.path(out), "-o", path, "--format", "gguf", "--dtype", weights}).code, 0);
+      const std::string file = tiedFile(path);
+      for (const char *compute : {"fp32", "bf16"}) {
+        const std::string what = fmt::format("{} {} {}", out, weights, compute);
+        const std::vector<std::string> few = {fmt::format("precision.weights={}", weights),
+                                              fmt::format("precision.compute={}", compute)};
+        Opened once = open(planOf(true, few), file), twice = open(planOf(false, few), file);
+        const State &table = *once.module().state("wte.weight");
+        EXPECT_TRUE(isInFiles(table)) << what;
+        EXPECT_FALSE(isInFiles(*twice.module().state("wte.weight"))) << what;
+        EXPECT_EQ(once.states(StateKind::quantized)["numbers.wte.weight"],
+                  twice.states(StateKind::quantized)["numbers.lm_head.weight"])
+            << what;
+        EXPECT_EQ(once.logits(tokens), twice.logits(tokens)) << what;
+        EXPECT_EQ(twice.arena() - once.arena(), table.type.bytes()) << what;
+        EXPECT_EQ(once.session.arena->bytes(), once.arena()) << what;
+      }
+    }
+  }
+}
+
 /// The number behind "loss ".
 double lossIn(const std::string &output) {
   const size_t at = output.find("loss ");

@@ -1,5 +1,5 @@
 // Products with weights of 8 and 4 bits: within their bound of the reference, and the same bits in any tile, task and
-// company.
+// company. Look-ups of their columns.
 #include "ir/ops/op_support.h"
 #include "ir/quantized.h"
 #include "tests/support/recipe_harness.h"
@@ -191,6 +191,133 @@ TEST(Quantized, TypesThatDoNotFitAreRefused) {
   EXPECT_GT(problems("f16[1,8,32]", "f16[1,2,32]", 4), 0);
   EXPECT_GT(problems("u32[1,4,32]", "f16[1,1,32]", 4), 0);
   EXPECT_GT(problems("u32[1,4,32]", "u32[1,2,32]", 4), 0);
+}
+
+/// A look-up of m rows of a table of n rows, with an op behind it.
+Group lookUpOf(const Shape &s, const std::string &kind, const std::string &then, DType result = DType::f32) {
+  const QuantizedType w = weightOf(s);
+  const std::string y = Type(result, {Dim(s.m), Dim(s.blocks * quantBlock)}).str();
+  return group(kind,
+               fmt::format("%i: i32[{}]; %w: {}; %d: {}{}", s.m, w.numbers.str(), w.scales.str(),
+                           w.supers ? "; %s: " + w.supers->str() : ""),
+               fmt::format("%y = quantized_embedding %i, %w, %d{} {{bits={}, vocab={}}} : {}\n%z = {} %y : {}\n"
+                           "yield %y, %z",
+                           w.supers ? ", %s" : "", bitsOf(s.format), s.n, y, then, y));
+}
+
+/// Ids from -1 to n.
+std::vector<Tensor> lookUpOperands(const Group &g, const Shape &s, unsigned seed) {
+  std::vector<Tensor> all = randomOperands(g, seed);
+  ops::SampleSource source(seed);
+  for (size_t i = 0; i < all[0].data.size(); ++i)
+    all[0].data[i] = double(int64_t(7 * i + seed) % (s.n + 2) - 1);
+  auto words = [&](Tensor &t, uint32_t mask) {
+    for (double &v : t.data)
+      v = double(uint32_t(source.bits()) & mask);
+  };
+  auto halves = [&](Tensor &t) {
+    for (double &v : t.data)
+      v = double(float(_Float16(source.uniform(-0.02, 0.02))));
+  };
+  words(all[1], ~0u);
+  if (all.size() == 3) {
+    halves(all[2]);
+    return all;
+  }
+  words(all[2], 0x3f3f3f3f);
+  halves(all[3]);
+  return all;
+}
+
+/// Element k of row `id` of the table as ir/quantized.h says it, in f32.
+float elementOf(const Shape &s, const std::vector<Tensor> &operands, int64_t id, int64_t k) {
+  const QuantizedPlace p = quantizedPlace(k, id, s.blocks * quantBlock, s.cols, s.format);
+  const uint32_t mask = (1u << bitsOf(s.format)) - 1;
+  const auto number =
+      float(int64_t(uint32_t(operands[1].data[size_t(p.word)]) >> p.shift & mask) - quantOffset(s.format));
+  if (s.format != q4_k)
+    return number * float(operands[2].data[size_t(p.scale)]);
+  const uint32_t six = uint32_t(operands[2].data[size_t(p.scale)]) >> p.scaleShift;
+  return float(operands[3].data[size_t(p.d)]) * float(six & 63) * number -
+         float(operands[3].data[size_t(p.dmin)]) * float(six >> 8 & 63);
+}
+
+// Rows of the table to the bit, on every machine, and the first or last one for an id beside it.
+TEST(Quantized, LookUpsHaveTheNumbersOfProducts) {
+  for (const Shape &s : shapes) {
+    const Group g = lookUpOf(s, "pointwise", "tanh");
+    const std::vector<Tensor> operands = lookUpOperands(g, s, unsigned(s.n));
+    const int64_t k = s.blocks * quantBlock;
+    for (const char *mask : {"", "-avx512f", "-avx"}) {
+      const std::vector<Tensor> got = run(g, operands, {.target = maskedTarget(mask)});
+      for (int64_t row = 0; row < s.m; ++row) {
+        const int64_t id = std::clamp<int64_t>(int64_t(operands[0].data[size_t(row)]), 0, s.n - 1);
+        for (int64_t i = 0; i < k; ++i)
+          ASSERT_EQ(float(got[0].data[size_t(row * k + i)]), elementOf(s, operands, id, i))
+              << mask << ", row " << id << " of " << s.n << ", element " << i;
+      }
+    }
+  }
+}
+
+TEST(Quantized, LookUpsStayWithinTheirBound) {
+  for (const Shape &s : shapes) {
+    for (const Group &g : {lookUpOf(s, "pointwise", "tanh"), lookUpOf(s, "pointwise", "tanh", DType::bf16),
+                           lookUpOf(s, "row", "softmax")})
+      check(g, lookUpOperands(g, s, unsigned(s.m + s.n)));
+    if (HasFailure())
+      return;
+  }
+}
+
+TEST(Quantized, TablesThatDoNotFitAreRefused) {
+  struct Use {
+    const char *ids, *numbers, *scales, *supers;
+    int bits, vocab;
+    const char *y;
+  };
+  auto problems = [](const Use &u) {
+    const std::string supers = u.supers, type = supers.empty() ? "" : ", %s: " + supers;
+    const std::string text =
+        fmt::format("func @f(%i: {}, %w: {}, %d: {}{}) -> ({}) {{\n%y = quantized_embedding %i, %w, %d{} "
+                    "{{bits={}, vocab={}}} : {}\nreturn %y\n}}",
+                    u.ids, u.numbers, u.scales, type, u.y, supers.empty() ? "" : ", %s", u.bits, u.vocab, u.y);
+    try {
+      return int(verify(*parseModule(text, "test")).size());
+    } catch (const UserError &) {
+      return 1;
+    }
+  };
+  const Use eight{"i32[2,3]", "u32[2,16,32]", "f16[2,2,32]", "", 8, 40, "f32[2,3,64]"},
+      four{"i64[5]", "u32[1,32,32]", "u32[1,4,32]", "f16[1,2,32]", 4, 20, "bf16[5,256]"};
+  EXPECT_EQ(problems(eight), 0);
+  EXPECT_EQ(problems(four), 0);
+  for (const int vocab : {-1, 0, 32, 65}) {  // of two panels of 32
+    Use u = eight;
+    u.vocab = vocab;
+    EXPECT_GT(problems(u), 0) << vocab;
+  }
+  for (const char *ids : {"f32[2,3]", "i32[3,2]", "i32[6]", "u32[2,3]"}) {
+    Use u = eight;
+    u.ids = ids;
+    EXPECT_GT(problems(u), 0) << ids;
+  }
+  for (const char *y : {"f32[2,3,32]", "f32[2,3,64->96]", "i32[2,3,64]", "f32[6,64]"}) {
+    Use u = eight;
+    u.y = y;
+    EXPECT_GT(problems(u), 0) << y;
+  }
+  for (const int bits : {4, 16}) {
+    Use u = eight;
+    u.bits = bits;
+    EXPECT_GT(problems(u), 0) << bits;
+  }
+  Use u = four;
+  u.bits = 8;
+  EXPECT_GT(problems(u), 0);
+  u = four;
+  u.supers = "f16[1,1,32]";
+  EXPECT_GT(problems(u), 0);
 }
 
 // What a row gets does not depend on the rows beside it: a sampled token has the bits of a prompt's.
