@@ -99,9 +99,10 @@ protected:
 };
 
 TEST_F(EstimateServing, MemoryIsThatOfTheSession) {
-  for (const char *weights : {"compute", "q8_0"})
+  for (const auto &[weights, tied] : {std::pair{"compute", false}, {"q8_0", false}, {"q8_0", true}})
     for (const int64_t slots : {1, 3, 8}) {
-      const std::vector<std::string> settings = {fmt::format("precision.weights={}", weights)};
+      const std::vector<std::string> settings = {fmt::format("precision.weights={}", weights),
+                                                 fmt::format("model.tie_embeddings={}", tied)};
       const ServingForecast f =
           servingForecast(*module(slots, settings), machineOf(slowMemory()), {.promptTokens = 8, .newTokens = 4});
       const Session session(servingPlan(plan(settings), slots, cacheDir()), cacheDir(), 1);
@@ -223,16 +224,27 @@ TEST_F(EstimateServing, TimesFollowTheRates) {
   EXPECT_EQ(started.decode.starts, std::round(started.decode.starts));
 }
 
-// Blocks of 32: 34 bytes in 8 bits, 18 in 4. The last product has 8 bits in any case.
+// Blocks of 32: 34 bytes in 8 bits, 18 in 4. The last product has 8 bits in any case. If its matrix is the table of
+// tokens, too, nothing else is kept of that; else there is one in f32 for the look-up.
 TEST_F(EstimateServing, WeightsInBlocksTakeTheirBytes) {
-  auto weights = [&](const char *kept) {
-    return servingForecast(*module(2, {fmt::format("precision.weights={}", kept)}), machineOf(slowMemory()),
-                           {.promptTokens = 8, .newTokens = 4})
-        .weights;
-  };
   constexpr int64_t ofLayers = layers * 12 * width * width, last = width * vocabulary;
-  EXPECT_EQ(weights("compute") - weights("q8_0"), (ofLayers + last) * 4 - (ofLayers + last) / 32 * 34);
-  EXPECT_EQ(weights("q8_0") - weights("q4_0"), ofLayers / 32 * (34 - 18));
+  std::map<std::string, int64_t> untied;
+  for (const bool tied : {false, true}) {
+    auto weights = [&](const char *kept) {
+      const std::vector<std::string> settings = {fmt::format("precision.weights={}", kept),
+                                                 fmt::format("model.tie_embeddings={}", tied)};
+      return servingForecast(*module(2, settings), machineOf(slowMemory()), {.promptTokens = 8, .newTokens = 4})
+          .weights;
+    };
+    EXPECT_EQ(weights("compute") - weights("q8_0"), (ofLayers + last) * 4 - (ofLayers + last) / 32 * 34) << tied;
+    EXPECT_EQ(weights("q8_0") - weights("q4_0"), ofLayers / 32 * (34 - 18)) << tied;
+    for (const char *kept : {"q8_0", "q4_0"}) {
+      if (tied)
+        EXPECT_EQ(untied[kept] - weights(kept), last * 4) << kept;
+      else
+        untied[kept] = weights(kept);
+    }
+  }
 }
 
 TEST_F(EstimateServing, AFolderAndAFileNeedNoTokenizer) {

@@ -1,4 +1,5 @@
 #include "grower.h"
+#include "ir/quantized.h"
 #include "support/diagnostics.h"
 
 namespace gptc::test {
@@ -189,7 +190,7 @@ private:
       return add(tryOp(OpKind::matmul, in, attrs({{"ta", true}, {"fold", integer(pick(4))}})));
     }
     case 25:
-      return add(tryOp(OpKind::embedding, {read("table"), ids}));
+      return add(seed % 4 == 1 ? fewBits() : tryValue(OpKind::embedding, {read("table"), ids}));
     case 26: {
       std::vector<Value *> in = {y, ids};
       if (chance(2))
@@ -202,6 +203,21 @@ private:
     default:
       GPTC_UNREACHABLE("sum or product {}", kind);
     }
+  }
+
+  /// Rows of a table in 8 or 4 bits, as far as the last dimension goes.
+  Value *fewBits() {
+    const QuantFormat format = seed / 4 % 2 ? QuantFormat::q4_0 : QuantFormat::q8_0;
+    const int64_t k = (c + quantBlock - 1) / quantBlock * quantBlock;
+    const QuantizedType table = *quantizedType(Type(DType::f32, {Dim(k), Dim(V)}), 32, false, format);
+    if (!m.state("few.numbers")) {
+      state("few.numbers", table.numbers);
+      state("few.scales", Type(DType::f32, table.scales.dims), "param");
+    }
+    Value *rows =
+        tryValue(OpKind::quantized_embedding, {ids, read("few.numbers"), read("few.scales")},
+                 attrs({{"bits", bitsOf(format)}, {"vocab", V}}), {Type(DType::f32, {Dim(a), Dim(b), Dim(k)})});
+    return rows && k > c ? part(rows, 2, 0, c) : rows;
   }
 
   /// Views, constants and states; else one of the larger parts.

@@ -95,6 +95,8 @@ Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsign
       v = 3;
     } else if (t.dtype == DType::pred) {
       v = random() % 2;
+    } else if (t.dtype == DType::u32 && t.rank() > 0) {
+      v = double(uint32_t(random()));
     } else if (isInt(t.dtype)) {
       // Sometimes outside the table; scalars are counts or selectors and not negative.
       v = random() % 8 || index ? double(random() % below) : random() % 2 ? -1.0 : double(below);

@@ -22,7 +22,8 @@ struct Inputs {
 };
 
 /// Values of an argument or state: floats are multiples of 2^-9 with magnitude at most 2, exact in their dtype;
-/// integers lie in [-1, below]; names with a meaning ("step", "n_valid") get suitable values.
+/// integers lie in [-1, below], but tensors of u32, which are the bits of numbers, have any words; names with a meaning
+/// ("step", "n_valid") get suitable values.
 Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsigned seed);
 
 /// Calls every function: @train_step twice, @accumulate twice before @update, all others once. Integer arguments that
