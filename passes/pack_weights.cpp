@@ -304,7 +304,7 @@ bool packWeights(Module &m, const PassOptions &options) {
     if (count)
       record(m, {.pass = "pack-weights",
                  .name = "panels",
-                 .choice = fmt::format("{} weights", count),
+                 .choice = fmt::format("{} weight{}", count, count == 1 ? "" : "s"),
                  .note = "in place of matrices: products read memory in order"});
     return count > 0;
   }

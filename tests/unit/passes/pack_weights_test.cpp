@@ -1,6 +1,7 @@
 // Weights in panels: a training step keeps its results, and what is packed is what was last written.
 #include "small_gpt.h"
 
+#include "ir/facts.h"
 #include "passes/decisions.h"
 #include "passes/pass.h"
 #include "support/diagnostics.h"
@@ -145,6 +146,41 @@ TEST(PackWeights, LeavesAloneWhatItCannotOrMayNot) {
   EXPECT_EQ(packOn(oneWeight(256, 64), gpu).copies, 0u);
   EXPECT_THROW(packOn(oneWeight(256, 64, ", pack_weights=true"), gpu), UserError);
   EXPECT_THROW(packOn(oneWeight(3, 64, ", pack_weights=true"), target), UserError);
+}
+
+// In a module that trains nothing. What products read of a low copy they read of its panels.
+TEST(PackWeights, PanelsTakeThePlaceOfLowCopies) {
+  const char *text = R"(module {
+    state @w : f32[33,50] {kind="param"}
+    state @low.w : bf16[33,50] {kind="low", of="w"}
+    func @step_1(%x: bf16[1,33]) -> (f32[1,50]) {
+      %unused = read @w : f32[33,50]
+      %w = read @low.w : bf16[33,50]
+      %y = matmul %x, %w {out="f32"} : f32[1,50]
+      return %y
+    }
+  })";
+  for (const bool pairs : {true, false}) {
+    Target target = machine();
+    target.bf16Dot = pairs;
+    std::unique_ptr<Module> m = parseModule(text, "served.gir");
+    PipelineOptions quiet;
+    quiet.reproFile = "";
+    runPipeline(*m, parsePipeline("pack-weights", &target), quiet);
+    ASSERT_EQ(verify(*m), std::vector<std::string>());
+    EXPECT_EQ(packedStates(*m).size(), pairs ? 1u : 0u) << "a CPU without dot products widens as it packs";
+    EXPECT_EQ(isInFiles(*m->state("w")), pairs);
+    EXPECT_EQ(m->state("low.w") == nullptr, pairs);
+    if (!pairs)
+      continue;
+    const State *packed = packedStates(*m)[0];
+    EXPECT_EQ(packed->type.str(), "bf16[2,17,64]");
+    EXPECT_EQ(packed->attrs.getString("of"), "w");
+    EXPECT_EQ(decisionsOf(*m).at(0).choice, "1 weight");
+    // Of a parameter in memory panels have its own type.
+    eraseFact<&StateFacts::memory>(*m->state("w"));
+    EXPECT_EQ(verify(*m).size(), 1u);
+  }
 }
 
 }  // namespace
