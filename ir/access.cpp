@@ -104,7 +104,9 @@ bool mayShare(const Op &fused, unsigned result, unsigned operand) {
     return i && in->hasOneUse() && *i < maker.numOperands() && maker.operand(*i) == in;
   }
   case FusionKind::attention:
-    return maker.is(OpKind::attention_cached) && out->index > 0 && in->hasOneUse() && maker.operand(out->index) == in;
+    // Operands are qkv, k, v, pos and the scales of a cache of 8 bits; results o, k, v and the scales.
+    return maker.is(OpKind::attention_cached) && out->index > 0 && in->hasOneUse() &&
+           maker.operand(out->index + (out->index > 2)) == in;
   case FusionKind::collective:
     return maker.is(OpKind::all_reduce) && in->hasOneUse() && maker.operand(0) == in;
   case FusionKind::pointwise:

@@ -41,6 +41,7 @@
 #include "ir/access.h"
 #include "ir/facts.h"
 #include "ir/opdef.h"
+#include "ir/quantized_cache.h"
 #include "passes/analysis/cost.h"
 #include "passes/analysis/fusion_groups.h"
 #include "passes/decisions.h"
@@ -563,7 +564,7 @@ private:
     for (auto &owned : units) {
       Unit *u = owned.get();
       if (u->anchor->is(OpKind::attention_cached) && u->anchor->operand(0)->type.dim(1) == 1 &&
-          u->anchor->operand(1)->type.rank() == 3) {
+          u->anchor->operand(1)->type.rank() == 3 && !hasQuantizedCache(*u->anchor)) {
         u->kind = RecipeKind::attention_split;
         ++attentionsSplit;
       }

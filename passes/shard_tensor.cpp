@@ -190,8 +190,8 @@ public:
         throw UserError(ErrorCode::GirInvalid, "attention that has some of all heads already cannot be shared out",
                         "a module without of_heads and head0");
       groups = {queries * size, keys * size, keys * size};
-      for (const char *cache : {"k", "v"})
-        if (const auto i = b.heads->def().operandIndex(cache))
+      for (const char *cache : {"k", "v", "k_scales", "v_scales"})
+        if (const auto i = b.heads->def().operandIndex(cache); i && *i < b.heads->numOperands())
           cut(readState(m, b.heads->operand(*i)), 0, {keys});
     } else if (groups[0] % ranks) {
       refuse(groups[0], "features of the hidden layer");

@@ -16,8 +16,10 @@
 // where a soft cap multiplies ds_ij by 1 - tanh^2 (s_ij / cap).
 // With `tf32` a kernel may round the factors of these products to 10 bits of mantissa, as NVIDIA's tensor cores do with
 // f32; the reference rounds nothing.
+#include "ir/element.h"
 #include "ir/ops/heads.h"
 #include "ir/ops/op_support.h"
+#include "ir/quantized_cache.h"
 #include "ir/random.h"
 
 #include <algorithm>
@@ -346,48 +348,129 @@ std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
 /// Where a cache of slots has its slots: in a dimension before the heads.
 bool hasSlots(const Op &op) { return op.operand(1)->type.rank() == 4; }
 
+/// The operands before head0: with a cache of 8 bits those of its scales are the last of them.
+unsigned cachedOperands(const Op &op) { return hasQuantizedCache(op) ? 6 : 4; }
+
+/// Rule for the scales of a cache of 8 bits, whose numbers are operands 1 and 2. `one`: the type of the numbers of one
+/// sequence.
+bool expectScales(const Op &op, const Type &one, int64_t size, std::string &error) {
+  Type whole = op.operand(1)->type;
+  whole.dims.back() = Dim(size);
+  const auto want = quantizedCacheType(whole);
+  if (!want || one.dim(2) != size / 4)
+    return fail(error, "heads of {} elements have no cache of 8 bits in {}: blocks have {} elements, in words of 4",
+                size, op.operand(1)->type.str(), quantBlock);
+  for (unsigned i : {4, 5})
+    if (i >= op.numOperands() || !expectType(op, i, want->scales, "a scale for each block of the cache", error))
+      return error.empty() ? fail(error, "a cache of 8 bits needs the operands k_scales and v_scales") : false;
+  return true;
+}
+
 bool inferCached(const Op &op, std::vector<Type> &types, std::string &error) {
   const Type &qkv = op.operand(0)->type;
   Heads n;
   if (!Heads::from(op, qkv, n, error))
     return false;
   const Type &k = op.operand(1)->type;
-  const bool slots = k.rank() == 4;
+  const bool slots = k.rank() == 4, quantized = hasQuantizedCache(op);
   if (n.batch != 1)
     return fail(error, "the tokens of all slots are one row of qkv, which has {}", n.batch);
   const Type one = slots ? k.slice(1, 4) : k;
-  if (one.rank() != 3 || k.dtype != qkv.dtype || one.dims[0] != Dim(n.keyValues) || one.dims[2] != Dim(n.size) ||
-      one.dim(1) != one.padded(1) || k.dim(0) != k.padded(0) || (!slots && one.dim(1) < n.rows))
+  if (one.rank() != 3 || (k.dtype != qkv.dtype && !quantized) || one.dims[0] != Dim(n.keyValues) ||
+      (!quantized && one.dims[2] != Dim(n.size)) || one.dim(1) != one.padded(1) || one.dim(2) != one.padded(2) ||
+      k.dim(0) != k.padded(0) || (!slots && one.dim(1) < n.rows))
     return fail(error, "the cache must be {}[{},S,{}] with S at least {}, or have slots before these, not {}",
                 nameOf(qkv.dtype).str(), n.keyValues, n.size, n.rows, k.str());
-  if (!expectSame(k, op.operand(2)->type, "the caches of keys and values", error) ||
+  if (op.numOperands() > cachedOperands(op) + 1)
+    return fail(error, "scales are of a cache of u32, not of {}", k.str());
+  if ((quantized && !expectScales(op, one, n.size, error)) ||
+      !expectSame(k, op.operand(2)->type, "the caches of keys and values", error) ||
       !(slots ? expectType(op, 3, Type(DType::i64, {n.rows, 2}), "a slot and a position for each token", error)
               : expectScalar(op, 3, DType::i64, error)) ||
-      !expectOptionalOperands(op, 4, n.queries, error))
+      !expectOptionalOperands(op, cachedOperands(op), n.queries, error))
     return false;
   types = {n.outType(qkv), k, k};
+  if (quantized)
+    types.insert(types.end(), 2, op.operand(4)->type);
   return true;
 }
+
+/// The caches of keys and values while new rows join them. Of 8 bits, rows are rounded when they join, and read as they
+/// are kept.
+class Caches {
+public:
+  /// `size`: elements of a row.
+  Caches(const Op &op, std::span<const Tensor *const> in, int64_t size) : quantized(hasQuantizedCache(op)), size(size) {
+    for (unsigned i : {1, 2, 4, 5})
+      if (i < 3 || quantized)
+        kept.push_back(*in[i]);
+    for (int side = 0; side < 2; ++side)
+      for (int64_t row = 0; quantized && row < kept[0].type.elements() / (size / 4); ++row)
+        for (int64_t e = 0; e < size; ++e)
+          wide[side].push_back(element(side, row, e));
+  }
+  /// Row `row` of all heads of keys (side 0) or values (1) becomes x.
+  void join(int side, int64_t row, const double *x) {
+    if (!quantized) {
+      std::copy_n(x, size, &kept[size_t(side)].data[size_t(row * size)]);
+      return;
+    }
+    Tensor &numbers = kept[size_t(side)], &scales = kept[size_t(2 + side)];
+    std::vector<uint32_t> words(size_t(size / 4), 0);
+    for (int64_t first = 0; first < size; first += quantBlock) {
+      float elements[quantBlock];
+      std::transform(x + first, x + first + quantBlock, elements, [](double v) { return float(v); });
+      const CacheBlock block = roundCacheBlock(elements);
+      for (int64_t i = 0; i < quantBlock; ++i) {
+        const CachePlace p = cachePlace(first + i, size);
+        words[size_t(p.word)] |= uint32_t(block.q[i] + 128) << p.shift;
+      }
+      scales.data[size_t((row * size + first) / quantBlock)] = block.scale;
+    }
+    std::copy(words.begin(), words.end(), &numbers.data[size_t(row * (size / 4))]);
+    for (int64_t e = 0; e < size; ++e)
+      wide[side][size_t(row * size + e)] = element(side, row, e);
+  }
+  const double *row(int side, int64_t row) const {
+    return &(quantized ? wide[side] : kept[size_t(side)].data)[size_t(row * size)];
+  }
+  /// The results behind o.
+  std::vector<Tensor> take() && { return std::move(kept); }
+
+private:
+  double element(int side, int64_t row, int64_t e) const {
+    const CachePlace p = cachePlace(e, size);
+    const auto word = uint32_t(kept[size_t(side)].data[size_t(row * (size / 4) + p.word)]);
+    return cacheNumber(word, p.shift) * kept[size_t(2 + side)].data[size_t(row * (size / quantBlock) + p.scale)];
+  }
+
+  const bool quantized;
+  const int64_t size;
+  std::vector<Tensor> kept;     // keys, values and, of 8 bits, their scales
+  std::vector<double> wide[2];  // of 8 bits: all elements
+};
 
 std::vector<Tensor> referenceCached(const Op &op, std::span<const Tensor *const> in) {
   Heads n(op, op.operand(0)->type);
   const double *x = in[0]->data.data(), *places = in[3]->data.data();
-  Tensor o(op.result(0)->type), k = *in[1], v = *in[2];
+  Tensor o(op.result(0)->type);
+  Caches caches(op, in, n.size);
   const bool slots = hasSlots(op);
-  const int64_t capacity = k.type.dim(slots ? 2 : 1), most = slots ? k.type.dim(0) - 1 : 0;
+  const Type &cache = op.operand(1)->type;
+  const int64_t capacity = cache.dim(slots ? 2 : 1), most = slots ? cache.dim(0) - 1 : 0;
   auto slotOf = [&](int64_t t) { return slots ? int64_t(std::clamp(places[2 * t], 0.0, double(most))) : 0; };
   auto positionOf = [&](int64_t t) {
     return slots ? int64_t(std::clamp(places[2 * t + 1], -1.0, double(capacity - 1)))
                  : int64_t(std::clamp(places[0], 0.0, double(capacity - n.rows))) + t;
   };
   auto at = [&](int64_t t, int64_t h, int64_t row) {
-    return ((slotOf(t) * n.keyValues + n.keyHead(h)) * capacity + row) * n.size;
+    return (slotOf(t) * n.keyValues + n.keyHead(h)) * capacity + row;
   };
   for (int64_t h = 0; h < n.queries; ++h)
     for (int64_t t = 0; t < n.rows; ++t)
       if (const int64_t position = positionOf(t); position >= 0) {
-        std::copy_n(x + n.k(0, t, h), n.size, &k.data[at(t, h, position)]);
-        std::copy_n(x + n.v(0, t, h), n.size, &v.data[at(t, h, position)]);
+        caches.join(0, at(t, h, position), x + n.k(0, t, h));
+        caches.join(1, at(t, h, position), x + n.v(0, t, h));
       }
   for (int64_t h = 0; h < n.queries; ++h) {
     const Scores score(op, n, in, h);
@@ -397,16 +480,18 @@ std::vector<Tensor> referenceCached(const Op &op, std::span<const Tensor *const>
         continue;
       std::vector<double> s(position + 1 - first);
       for (int64_t j = 0; j < int64_t(s.size()); ++j)
-        s[j] = score(position, first + j, dot(x + n.q(0, i, h), &k.data[at(i, h, first + j)], n.size));
+        s[j] = score(position, first + j, dot(x + n.q(0, i, h), caches.row(0, at(i, h, first + j)), n.size));
       double most = *std::max_element(s.begin(), s.end()), sum = 0;
       for (double e : s)
         sum += std::exp(e - most);
       for (int64_t j = 0; j < int64_t(s.size()); ++j)
         for (int64_t c = 0; c < n.size; ++c)
-          o.data[n.o(0, i, h) + c] += std::exp(s[j] - most) / sum * v.data[at(i, h, first + j) + c];
+          o.data[n.o(0, i, h) + c] += std::exp(s[j] - most) / sum * caches.row(1, at(i, h, first + j))[c];
     }
   }
-  return {std::move(o), std::move(k), std::move(v)};
+  std::vector<Tensor> results = std::move(caches).take();
+  results.insert(results.begin(), std::move(o));
+  return results;
 }
 
 /// Tokens of several sequences in a cache of slots: some in a row, some alone, some none.
@@ -427,6 +512,82 @@ OpDef::Sample sampleOfSlots(SampleSource &s, AttrMap at) {
   return {.operandTypes = {Type(DType::f32, {1, rows, (heads + 2 * keyHeads) * size}), cache, cache, places},
           .attrs = std::move(at),
           .operandValues = {Tensor(), Tensor(), Tensor(), std::move(place)}};
+}
+
+/// The sample with a cache of 8 bits, whose heads have a few blocks. Some elements of new rows are 0, and some small.
+OpDef::Sample sampleOfBytes(SampleSource &s, OpDef::Sample sample) {
+  const int64_t heads = sample.attrs.getInt("n_head"), all = heads + 2 * sample.attrs.getInt("n_kv_head"),
+                size = quantBlock * s.between(1, 3);
+  Type &qkv = sample.operandTypes[0], &cache = sample.operandTypes[1];
+  qkv.dims.back() = Dim(all * size);
+  cache.dims.back() = Dim(size);
+  const QuantizedCacheType kept = *quantizedCacheType(cache);
+  std::vector<Tensor> &values = sample.operandValues;
+  values[0] = s.normals(qkv);
+  for (double &v : values[0].data)
+    v = s.between(0, 9) ? float(v * (s.between(0, 20) ? 1 : 0.01)) : 0;
+  std::vector<Tensor> scales;
+  for (unsigned i : {1, 2}) {
+    values[i] = Tensor(kept.numbers);
+    for (double &v : values[i].data)
+      v = double(uint32_t(s.bits()));
+    sample.operandTypes[i] = kept.numbers;
+    scales.push_back(s.uniforms(kept.scales, 0, 0.02));
+    for (double &v : scales.back().data)
+      v = roundTo(DType::f16, v);
+  }
+  sample.operandTypes.insert(sample.operandTypes.begin() + 4, 2, kept.scales);
+  values.insert(values.begin() + 4, scales.begin(), scales.end());
+  return sample;
+}
+
+std::vector<OpDef::Sample> samplesCached(unsigned seed) {
+  SampleSource s(seed);
+  std::vector<OpDef::Sample> samples;
+  struct Shape {
+    int64_t heads, keyHeads;
+    bool alibi = false;
+    int64_t ofHeads = 0;
+    double scale = 0, softcap = 0;
+    bool window = false;
+  };
+  for (auto [heads, keyHeads, alibi, ofHeads, scale, softcap, window] :
+       {Shape{2, 2}, Shape{4, 1}, Shape{3, 3, true}, Shape{4, 2, true}, Shape{2, 2, true, 6},
+        Shape{.heads = 2, .keyHeads = 1, .scale = 0.4}, Shape{.heads = 2, .keyHeads = 2, .softcap = 1.5},
+        Shape{.heads = 2, .keyHeads = 1, .window = true},
+        Shape{.heads = 3, .keyHeads = 1, .alibi = true, .scale = 0.6, .softcap = 2, .window = true}}) {
+    int64_t rows = s.extent(9), size = s.extent(33), capacity = rows + s.between(0, 40);
+    Type cache(DType::f32, {keyHeads, capacity, size});
+    // At the start, within, and beyond the end of the cache.
+    for (int64_t pos : {int64_t(0), s.between(0, capacity - rows), capacity + 7}) {
+      samples.push_back({.operandTypes = {Type(DType::f32, {1, rows, (heads + 2 * keyHeads) * size}), cache, cache,
+                                          Type::scalar(DType::i64)},
+                         .attrs = attrs({{"n_head", heads}, {"n_kv_head", keyHeads}, {"alibi", alibi}}),
+                         .operandValues = {Tensor(), Tensor(), Tensor(), Tensor::scalar(double(pos), DType::i64)}});
+      AttrMap &at = samples.back().attrs;
+      if (scale != 0)
+        at.set("scale", scale);
+      if (softcap != 0)
+        at.set("softcap", softcap);
+      if (window)
+        at.set("window", s.between(1, capacity));
+      if (OpDef::Sample &part = samples.back(); ofHeads) {
+        part.attrs.set("of_heads", ofHeads);
+        part.operandTypes.push_back(Type::scalar(DType::i64));
+        part.operandValues.push_back(Tensor::scalar(double(s.between(1, ofHeads - heads)), DType::i64));
+      }
+    }
+  }
+  for (AttrMap at : {attrs({}), attrs({{"alibi", true}}), attrs({{"softcap", 1.5}, {"window", int64_t(5)}})})
+    for (const int64_t heads : {2, 4}) {
+      at.set("n_head", heads);
+      at.set("n_kv_head", int64_t(2));
+      samples.push_back(sampleOfSlots(s, at));
+    }
+  const std::vector<OpDef::Sample> wide = samples;  // of one sequence and of slots, with all that scores may have
+  for (size_t i = 0; i < wide.size(); i += 4)
+    samples.push_back(sampleOfBytes(s, wide[i]));
+  return samples;
 }
 
 }  // namespace
@@ -531,10 +692,18 @@ OpDef define_attention_cached() {
           "attention of new tokens to a cache of keys and values, which they join at rows pos..; token i sees "
           "rows <= pos+i, of these the last `window` if there is a window. In a cache with slots row i of pos is "
           "the slot of token i and its row there, one of its own, and a token whose row is negative is none: its "
-          "result is 0",
+          "result is 0. With scales the cache has 8 bits (ir/quantized_cache.h): new rows are rounded when they join "
+          "it, and all are read as they are kept",
       .shapes = "qkv [1,t,(H+2Hkv)D], k and v [Hkv,S,D], pos i64[][, head0 i64[]] -> o [1,t,HD], k, v; or k and v "
-                "[slots,Hkv,S,D], pos i64[t,2]",
-      .operands = {{"qkv"}, {"k"}, {"v"}, {"pos"}, {"head0", true}},
+                "[slots,Hkv,S,D], pos i64[t,2]; or k and v u32 [..,S,D/4] with k_scales and v_scales f16 [..,S,D/32], "
+                "which are results, too",
+      .operands = {{"qkv"},
+                   {"k"},
+                   {"v"},
+                   {"pos"},
+                   {"k_scales", true, false},
+                   {"v_scales", true, false},
+                   {"head0", true, false}},
       .attrs = {{AttrSpec::Int, "n_head", true, int64_t(1)},
                 {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
                 {AttrSpec::Int, "of_heads", false, int64_t(0)},
@@ -542,7 +711,7 @@ OpDef define_attention_cached() {
                 {AttrSpec::Float, "scale", false, 0.0},
                 {AttrSpec::Float, "softcap", false, 0.0},
                 {AttrSpec::Int, "window", false, int64_t(0)}},
-      .results = {"o", "k", "v"},
+      .results = {"o", "k", "v", "k_scales", "v_scales"},
       .fusion = FusionKind::attention,
       .autocast = {AutocastClass::low, {0, 1, 2}},
       .tokens = Tokens::sequences,
@@ -562,52 +731,7 @@ OpDef define_attention_cached() {
           },
       .reference = referenceCached,
       .lower = NotApplicable{"the attention recipe builds the loops around it"},
-      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
-        SampleSource s(seed);
-        std::vector<OpDef::Sample> samples;
-        struct Shape {
-          int64_t heads, keyHeads;
-          bool alibi = false;
-          int64_t ofHeads = 0;
-          double scale = 0, softcap = 0;
-          bool window = false;
-        };
-        for (auto [heads, keyHeads, alibi, ofHeads, scale, softcap, window] :
-             {Shape{2, 2}, Shape{4, 1}, Shape{3, 3, true}, Shape{4, 2, true}, Shape{2, 2, true, 6},
-              Shape{.heads = 2, .keyHeads = 1, .scale = 0.4}, Shape{.heads = 2, .keyHeads = 2, .softcap = 1.5},
-              Shape{.heads = 2, .keyHeads = 1, .window = true},
-              Shape{.heads = 3, .keyHeads = 1, .alibi = true, .scale = 0.6, .softcap = 2, .window = true}}) {
-          int64_t rows = s.extent(9), size = s.extent(33), capacity = rows + s.between(0, 40);
-          Type cache(DType::f32, {keyHeads, capacity, size});
-          // At the start, within, and beyond the end of the cache.
-          for (int64_t pos : {int64_t(0), s.between(0, capacity - rows), capacity + 7}) {
-            samples.push_back(
-                {.operandTypes = {Type(DType::f32, {1, rows, (heads + 2 * keyHeads) * size}), cache, cache,
-                                  Type::scalar(DType::i64)},
-                 .attrs = attrs({{"n_head", heads}, {"n_kv_head", keyHeads}, {"alibi", alibi}}),
-                 .operandValues = {Tensor(), Tensor(), Tensor(), Tensor::scalar(double(pos), DType::i64)}});
-            AttrMap &at = samples.back().attrs;
-            if (scale != 0)
-              at.set("scale", scale);
-            if (softcap != 0)
-              at.set("softcap", softcap);
-            if (window)
-              at.set("window", s.between(1, capacity));
-            if (OpDef::Sample &part = samples.back(); ofHeads) {
-              part.attrs.set("of_heads", ofHeads);
-              part.operandTypes.push_back(Type::scalar(DType::i64));
-              part.operandValues.push_back(Tensor::scalar(double(s.between(1, ofHeads - heads)), DType::i64));
-            }
-          }
-        }
-        for (AttrMap at : {attrs({}), attrs({{"alibi", true}}), attrs({{"softcap", 1.5}, {"window", int64_t(5)}})})
-          for (const int64_t heads : {2, 4}) {
-            at.set("n_head", heads);
-            at.set("n_kv_head", int64_t(2));
-            samples.push_back(sampleOfSlots(s, at));
-          }
-        return samples;
-      },
+      .samples = samplesCached,
   };
 }
 

@@ -300,6 +300,36 @@ void cacheContinues(int64_t window) {
   }
 }
 
+// What is in a cache of 8 bits is what a token sees of another, in one call with it or in a later one.
+TEST(Meaning, ACacheOf8BitsIsReadAsItIsKept) {
+  const int64_t n = 5, width = 4 * 32;  // two heads of queries, one of keys and values
+  const AttrMap at = attrs({{"n_head", int64_t(2)}, {"n_kv_head", int64_t(1)}});
+  const Tensor qkv = normals(Type(DType::f32, {1, n, width}), 2);
+  const Tensor numbers(Type(DType::u32, {1, 8, 8})), scales(Type(DType::f16, {1, 8, 1}));
+  const auto whole = evaluate(OpKind::attention_cached, {qkv, numbers, numbers, step(0), scales, scales}, at);
+  Tensor k = numbers, v = numbers, ks = scales, vs = scales;
+  for (auto [from, count] : {std::pair<int64_t, int64_t>{0, 2}, {2, 1}, {3, 2}}) {
+    const Tensor part(Type(DType::f32, {1, count, width}),
+                      {qkv.data.begin() + from * width, qkv.data.begin() + (from + count) * width});
+    auto r = evaluate(OpKind::attention_cached, {part, k, v, step(from), ks, vs}, at);
+    for (size_t i = 0; i < r[0].data.size(); ++i)
+      ASSERT_EQ(r[0].data[i], whole[0].data[size_t(from) * 64 + i]);
+    k = r[1], v = r[2], ks = r[3], vs = r[4];
+  }
+  for (size_t i = 1; i < 5; ++i)
+    EXPECT_EQ((i == 1 ? k : i == 2 ? v : i == 3 ? ks : vs).data, whole[i].data) << i;
+  // By hand: the first token sees its own value, in steps of a 127th of the largest element.
+  double most = 0;
+  for (int64_t d = 0; d < 32; ++d)
+    most = std::max(most, std::fabs(qkv.data[size_t(96 + d)]));
+  for (int64_t d = 0; d < 32; ++d) {
+    const double steps = whole[0].data[size_t(d)] / whole[4].data[0];
+    EXPECT_NEAR(steps, std::round(steps), 1e-9) << d;
+    EXPECT_NEAR(whole[0].data[size_t(d)], qkv.data[size_t(96 + d)], most / 127 * 0.5005) << d;
+  }
+  EXPECT_NEAR(whole[4].data[0], most / 127, most / 127 * 0x1p-11);
+}
+
 // As Gemma 2 has it: the scale is given, scores are capped, and a query sees the last keys only, itself among them.
 TEST(Meaning, ScaleCapAndWindowEqualTheirDecomposition) {
   auto m = parseModule(R"(

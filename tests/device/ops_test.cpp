@@ -235,12 +235,13 @@ std::vector<Case> everyOp() {
   const bool isGpu = deviceInfo().isGpu;
   const unsigned seeds = isGpu ? 4 : 1, most = isGpu ? 1000 : 2;
   for (const OpDef *def : allOpDefs()) {
-    if (!def->samples || !recipeOf(def->kind) || def->fusion == FusionKind::collective ||
-        def->kind == OpKind::quantized_matmul)  // which only CPUs have
+    if (!def->samples || !recipeOf(def->kind) || def->fusion == FusionKind::collective)
       continue;
     for (unsigned seed = 0; seed < seeds; ++seed) {
       unsigned sample = 0;
       for (const OpDef::Sample &s : def->samples(seed)) {
+        if (isForCpus(*def, s))
+          continue;
         if (sample == most)
           break;
         Group g = groupOf(def->kind, s.operandTypes, s.attrs, s.resultTypes);

@@ -74,6 +74,11 @@ Group groupOf(OpKind kind, llvm::ArrayRef<Type> operands, const AttrMap &attribu
   return g;
 }
 
+bool isForCpus(const OpDef &def, const OpDef::Sample &s) {
+  return def.kind == OpKind::quantized_matmul ||
+         (def.kind == OpKind::attention_cached && s.operandTypes[1].dtype == DType::u32);
+}
+
 std::vector<double> spread(const Tensor &t, double fill) {
   std::vector<double> out(t.type.paddedElements(), fill);
   const std::vector<int64_t> places = elementPlaces(t.type);

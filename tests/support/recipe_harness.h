@@ -27,6 +27,9 @@ std::vector<bool> zeroedOnGpu(const Op &fused, unsigned result);
 /// Logical elements at their padded places, with `fill` in the padding.
 std::vector<double> spread(const Tensor &t, double fill);
 
+/// Whether only CPUs have a kernel for a sample: products and caches of 8 bits.
+bool isForCpus(const OpDef &def, const OpDef::Sample &s);
+
 struct Options {
   DType compute = DType::f32;
   std::optional<Schedule> schedule;                    // default: the recipe's

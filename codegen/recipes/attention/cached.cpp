@@ -9,8 +9,13 @@
 //      16 lanes that begin with key 0, an element of the output is one chain over keys, in pairs if those there are.
 //
 // Lanes of scores are rows of the cache: squares of them are transposed in registers, which keeps up with memory.
+//
+// A cache of 8 bits (ir/quantized_cache.h): step 1 rounds the new rows, and step 2 reads what is stored, those rows
+// too. A word has a byte of each quarter of a row, so a vector of words is read once for each quarter. Elements become
+// f32, exactly, before they are multiplied: order and bits are those of an f32 cache of these elements.
 #include "codegen/recipes/attention/attention.h"
 #include "ir/access.h"
+#include "ir/quantized_cache.h"
 #include "support/diagnostics.h"
 
 #include <algorithm>
@@ -25,15 +30,31 @@ namespace {
 
 using namespace attention;
 
+/// Where tokens stand; in a cache of 8 bits, by numbers of rows instead of elements.
+Places placesOf(const GroupEval &group, const Op &op, const Shape &shape) {
+  Places places(group, op, shape);
+  if (hasQuantizedCache(op))
+    places.size = 1;
+  return places;
+}
+
+/// Elements of a vector. Of a cache of 8 bits, those of a vector are in one quarter of a row and in one block.
+int lanesOf(const Op &op, const Shape &shape, int most) {
+  const auto quarter = uint64_t(shape.size / 4);
+  return hasQuantizedCache(op) ? int(std::min<uint64_t>({uint64_t(most), quarter & -quarter, quantBlock})) : most;
+}
+
 class Cached {
 public:
   Cached(GroupEval &group, const Op &op, const Schedule &s)
       : group(group), shape(shapeOf(op, 0)), qkv{group.inputs[op.operand(0)->index], shape}, bias(group, op, shape),
-        places(group, op, shape), lanes(s.vec) {
-    for (int i = 0; i < 2; ++i) {
-      from[i] = group.inputs[op.operand(1 + i)->index];
-      to[i] = group.outputs[1 + i];
-      stays[i] = inPlaceOperand(group.fused, 1 + i).has_value();
+        places(placesOf(group, op, shape)), quantized(hasQuantizedCache(op)), lanes(lanesOf(op, shape, s.vec)) {
+    for (int i = 0; i < (quantized ? 4 : 2); ++i) {
+      const unsigned operand = unsigned(i < 2 ? 1 + i : 2 + i);
+      from[i] = group.inputs[op.operand(operand)->index];
+      to[i] = group.outputs[size_t(1 + i)];
+      stays[i] = inPlaceOperand(group.fused, unsigned(1 + i)).has_value();
+      widths[i] = op.operand(operand)->type.dim(-1);
     }
     pairs = s.pairs && group.compute == DType::f32 && qkv.buffer->dtype == DType::bf16 && to[0]->dtype == DType::bf16;
     scaleLeft = pairs && !bias.active() ? shape.scale() : 1;
@@ -68,29 +89,75 @@ private:
 
   Body store(const Expr &kv) {
     Body out;
-    const int64_t sequence = places.rows * shape.size;
     for (int side = 0; side < 2; ++side) {
-      if (!stays[side])
-        out.push_back(serial("slot", imm(std::max<int64_t>(1, places.slots)), [&](const Expr &slot) {
-          const Expr base = (slot * shape.kvHeads + kv) * sequence;
-          return Body{vectorLoop("x", imm(sequence), lanes, [&](const Expr &x) {
-            return Body{kir::store(to[side], base + x, load(from[side], base + x))};
-          })};
-        }));
+      for (int i = side; i < (quantized ? 4 : 2); i += 2)
+        if (!stays[i])
+          out.push_back(copy(i, kv));
       out.push_back(serial("i", imm(shape.tokens), [&](const Expr &i) {
         return Body{bindTo("row", places.row(i), [&](const Expr &row) {
-          const Expr base = places.head(i, kv) + row * shape.size;
+          const Expr base = places.head(i, kv) + row * places.size;
           const Expr at = side ? qkv.value(imm(0), i, kv) : qkv.key(imm(0), i, kv);
-          return places.ifThere(row,
-                                {vectorLoop("x", imm(shape.size), lanes,
-                                            [&](const Expr &x) {
-                                              return Body{kir::store(to[side], base + x, load(qkv.buffer, at + x))};
-                                            })},
-                                {});
+          return places.ifThere(row, storeRow(side, base, at), {});
         })};
       }));
     }
     return out;
+  }
+
+  /// Copies a head of all sequences of cache i.
+  Stmt copy(int i, const Expr &kv) const {
+    const int64_t sequence = places.rows * widths[i];
+    return serial("slot", imm(std::max<int64_t>(1, places.slots)), [&](const Expr &slot) {
+      const Expr base = (slot * shape.kvHeads + kv) * sequence;
+      return Body{vectorLoop("x", imm(sequence), lanes, [&](const Expr &x) {
+        return Body{kir::store(to[i], base + x, load(from[i], base + x))};
+      })};
+    });
+  }
+
+  /// Stores the row at `at` of qkv. `base`: its first element in the cache; of 8 bits, its number.
+  Body storeRow(int side, const Expr &base, const Expr &at) const {
+    if (quantized)
+      return storeRounded(side, base, at);
+    return {vectorLoop("x", imm(shape.size), lanes,
+                       [&](const Expr &x) { return Body{kir::store(to[side], base + x, load(qkv.buffer, at + x))}; })};
+  }
+
+  /// roundCacheBlock of each block of the row at `at` of qkv, to row `row` of the cache.
+  Body storeRounded(int side, const Expr &row, const Expr &at) const {
+    const Buffer scales = makeBuffer("scale", DType::f32, Storage::stack, blocks());
+    const Buffer &kept = to[2 + side];
+    auto bits = [&](const Expr &element) {
+      return bitcast(DType::u32, cast(DType::f32, load(qkv.buffer, at + element)));
+    };
+    const Stmt find = serial("b", imm(blocks()), [&](const Expr &b) {
+      const Buffer magnitudes = makeBuffer("m", DType::u32, Storage::reg, lanes);
+      const Stmt fold = vectorLoop("x", imm(lanes), lanes, [&](const Expr &x) {
+        Expr top;
+        for (int64_t first = 0; first < quantBlock; first += lanes) {
+          const Expr magnitude = binary(BinaryOp::and_, bits(b * quantBlock + first + x), imm(0x7fffffff, DType::u32));
+          top = top ? max(top, magnitude) : magnitude;
+        }
+        return Body{kir::store(magnitudes, x, top)};
+      });
+      const Stmt keep = bindTo("scale", cacheScale(hreduce(magnitudes, BinaryOp::max)), [&](const Expr &scale) {
+        return Body{kir::store(scales, b, scale), kir::store(kept, row * blocks() + b, cast(valueType(kept), scale))};
+      });
+      return Body{alloc(magnitudes, {fold, keep})};
+    });
+    const Stmt pack = serial("w", imm(words() / lanes), [&](const Expr &w) {
+      return Body{vectorLoop("x", imm(lanes), lanes, [&](const Expr &x) {
+        Expr word;
+        for (int64_t quarter = 0; quarter < 4; ++quarter) {
+          const Expr first = w * lanes + quarter * words();
+          const Expr byte = binary(BinaryOp::shl, cacheByte(bits(first + x), load(scales, first / imm(quantBlock))),
+                                   imm(8 * quarter, DType::u32));
+          word = word ? binary(BinaryOp::or_, word, byte) : byte;
+        }
+        return Body{kir::store(to[side], row * words() + w * lanes + x, word)};
+      })};
+    });
+    return {alloc(scales, {find, pack})};
   }
 
   Body token(const Expr &h, const Expr &i) {
@@ -120,8 +187,9 @@ private:
     return {alloc(queries, std::move(body))};
   }
 
-  /// A token of a head: it stands in a row of its sequence, whose first key is at `cache`, and sees the rows from
-  /// `first` on. `begin`: from where scores are computed, so that a key's lane does not depend on the window.
+  /// A token of a head: it stands in a row of its sequence, whose first key is at `cache` (of 8 bits: is row `cache`),
+  /// and sees the rows from `first` on. `begin`: from where scores are computed, so that a key's lane does not depend
+  /// on the window.
   struct Token {
     Expr h, i, row, cache, first, begin;
     Expr seen() const { return row + 1; }
@@ -150,12 +218,51 @@ private:
     return {loop(LoopKind::serial, block, end - from, {alloc(acc, std::move(body))}, 1, from)};
   }
 
+  int64_t words() const { return shape.size / 4; }
+  int64_t blocks() const { return shape.size / quantBlock; }
+
+  /// Neighbours in a row of a cache of 8 bits: those of a quarter from a word on.
+  struct Piece {
+    Expr quarter, word;
+  };
+  /// Element x of them, in row `row`.
+  Expr dequantized(int side, const Expr &row, const Piece &at, const Expr &x) const {
+    const Expr block = (at.quarter * words() + at.word) / imm(quantBlock);
+    return cacheElement(load(to[side], row * words() + at.word + x), at.quarter,
+                        load(to[2 + side], row * blocks() + block));
+  }
+
+  /// Where a key of block p begins. Rows past the cache's end: its last.
+  Expr keyAt(const Token &t, const Expr &p, const Expr &inBlock) const {
+    return t.cache + min(p * blockOfKeys() + inBlock, imm(places.rows - 1)) * places.size;
+  }
+
+  /// products() with a cache of 8 bits.
+  Body productsOfBytes(const Token &t, const Expr &p, const Buffer &acc) const {
+    auto square = [&](const Expr &key0, const Piece &at) {
+      return transposed(
+          lanes, group.compute,
+          [&](int key, const Expr &x) { return dequantized(0, keyAt(t, p, key0 + int64_t(key)), at, x); },
+          [&](int step, const Expr &, const Expr &v) {
+            const Expr sum = key0 + lane(), query = load(queries, at.quarter * words() + at.word + int64_t(step));
+            return kir::store(acc, sum, kir::fma(query, v, load(acc, sum)));
+          });
+    };
+    return {serial("quarter", imm(4), [&](const Expr &quarter) {
+      return Body{serial("w", imm(words() / lanes), [&](const Expr &w) {
+        Body out;
+        for (int64_t s = 0; s < squares; ++s)
+          out.push_back(square(imm(s * lanes), {quarter, w * lanes}));
+        return out;
+      })};
+    })};
+  }
+
   /// The chains over d of the keys of block p.
   Body products(const Token &t, const Expr &p, const Buffer &acc) const {
+    if (quantized)
+      return productsOfBytes(t, p, acc);
     const int64_t whole = pairs ? shape.size / 2 : shape.size, perStep = pairs ? 2 : 1;
-    auto keyAt = [&](const Expr &inBlock) {  // rows past the cache's end: its last
-      return t.cache + min(p * blockOfKeys() + inBlock, imm(places.rows - 1)) * shape.size;
-    };
     auto add = [&](const Expr &key0, const Expr &step, const Expr &key) {
       const Expr at = key0 + lane(), sum = load(acc, at), query = load(queries, step);
       return kir::store(acc, at, pairs ? dot(sum, key, query) : kir::fma(query, key, sum));
@@ -171,7 +278,7 @@ private:
       return transposed(
           lanes, pairs ? DType::u32 : group.compute,
           [&](int key, const Expr &x) {
-            return stepOf(pairs, to[0], keyAt(key0 + int64_t(key)) + (first + x) * perStep, 1, false);
+            return stepOf(pairs, to[0], keyAt(t, p, key0 + int64_t(key)) + (first + x) * perStep, 1, false);
           },
           [&](int step, const Expr &, const Expr &v) {
             return step < without ? block({}) : add(key0, first + int64_t(step), v);
@@ -192,7 +299,7 @@ private:
     auto oneByOne = [&](const Expr &step, bool odd) {
       return everySquare([&](const Expr &key0) {
         return vectorLoop("x", imm(lanes), lanes, [&](const Expr &x) {
-          return Body{add(key0, step, stepOf(pairs, to[0], keyAt(key0 + x) + step * perStep, 1, odd))};
+          return Body{add(key0, step, stepOf(pairs, to[0], keyAt(t, p, key0 + x) + step * perStep, 1, odd))};
         });
       });
     };
@@ -270,6 +377,10 @@ private:
       l.a = [&](int, const Expr &k) { return pairs ? loadPair(probs, k * 2) : load(probs, k); };
       l.b = [&](int vec, const Expr &k, const Expr &x) {
         auto value = [&](const Expr &key) {
+          if (quantized) {
+            const Expr d = d0 + int64_t(vec * tile.lanes);
+            return dequantized(1, t.cache + key, {d / imm(words()), d % imm(words())}, x);
+          }
           return load(to[1], t.cache + key * shape.size + d0 + int64_t(vec * tile.lanes) + x);
         };
         return pairs ? pair(value(k * 2), value(min(k * 2 + 1, imm(places.rows - 1)))) : value(k);
@@ -290,22 +401,36 @@ private:
   Packed qkv;
   Bias bias;
   const Places places;
+  const bool quantized;  // the cache has 8 bits
   const int lanes;
   bool pairs;
   double scaleLeft;  // the factor by which scores in memory are still to be multiplied
-  Buffer from[2], to[2], scores, queries;
+  // Keys, values and, of 8 bits, the scales of both: as they are given, as they become, whether these have one memory,
+  // and the elements of a row.
+  Buffer from[4], to[4];
+  bool stays[4] = {};
+  int64_t widths[4] = {};
+  Buffer scores, queries;
   Buffer probs;  // the same buffer as scores without pairs
-  bool stays[2];
 };
 
 bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention_cached); }
 
+void requireWideCache(const Op &op) {
+  if (hasQuantizedCache(op))
+    throw UserError(ErrorCode::NotBuiltYet, "attention to a cache of 8 bits has no kernel for GPUs",
+                    "precision.cache = \"auto\" keeps keys and values as they are computed");
+}
+
 Schedule defaults(const Op &fused, const Target &target) {
-  if (target.isCuda())
+  const Op &op = *onlyOp(fused, OpKind::attention_cached);
+  if (target.isCuda()) {
+    requireWideCache(op);
     return cachedSchedule();
+  }
   Schedule s;
   s.vec = target.lanes(DType::f32);
-  s.pairs = usesPairs(*onlyOp(fused, OpKind::attention_cached), 0, target);
+  s.pairs = usesPairs(op, 0, target) && !hasQuantizedCache(op);
   return s;
 }
 
@@ -315,6 +440,8 @@ std::vector<Schedule> space(const Op &, const Schedule &, const Target &) { retu
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   const Op *op = onlyOp(fused, OpKind::attention_cached);
   GPTC_CHECK(op && (s.vec > 0 || s.threads > 0), "{}", s.str());
+  if (s.threads)
+    requireWideCache(*op);
   GroupEval group(fused, compute);
   Phases phases = s.threads ? cachedBlocks(group, *op, s) : Phases{Cached(group, *op, s).body(), {}};
   return std::move(phases).lowered(group);
@@ -322,7 +449,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 
 bool takesSplit(const Op &fused) {
   const Op *op = onlyOp(fused, OpKind::attention_cached);
-  return op && op->operand(0)->type.dim(1) == 1 && op->operand(1)->type.rank() == 3;
+  return op && op->operand(0)->type.dim(1) == 1 && op->operand(1)->type.rank() == 3 && !hasQuantizedCache(*op);
 }
 
 Schedule splitDefaults(const Op &fused, const Target &target) {

@@ -19,6 +19,7 @@
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/row_sums.h"
 #include "ir/access.h"
+#include "ir/quantized_cache.h"
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
@@ -51,6 +52,8 @@ std::string readAttention(const Op &op, const Op &fused) {
     return "attention of several tokens";
   if (op.operand(1)->type.rank() != 3)
     return "attention in slots";
+  if (hasQuantizedCache(op))
+    return "a cache of 8 bits";
   if (llvm::any_of(op.operands(), [](const Value *v) { return v->def != nullptr; }))
     return "attention to what the group makes";
   const auto results = fused.body->back()->operands();
