@@ -5,6 +5,7 @@
 #include "frontends/model_functions.h"
 #include "frontends/parameter_groups.h"
 #include "ir/facts.h"
+#include "ir/quantized_cache.h"
 #include "support/diagnostics.h"
 
 #include <algorithm>
@@ -93,13 +94,20 @@ public:
   }
 
   /// Of one sequence, or of `slots`.
-  void declareCaches(int64_t slots) {
+  void declareCaches(int64_t slots, CacheFormat format) {
+    Type type(DType::f32, {c.nKvHead, c.blockSize, c.headSize()});
+    if (slots)
+      type.dims.insert(type.dims.begin(), slots);
+    const auto eightBits = quantizedCacheType(type);
+    GPTC_CHECK(format == CacheFormat::asComputed || eightBits, "heads of {} have no blocks", c.headSize());
     for (int64_t l = 0; l < c.nLayer; ++l)
       for (const char *which : {"k", "v"}) {
-        Type type(DType::f32, {c.nKvHead, c.blockSize, c.headSize()});
-        if (slots)
-          type.dims.insert(type.dims.begin(), slots);
-        addState(m, fmt::format("h.{}.attn.{}_cache", l, which), type, StateKind::cache);
+        if (format == CacheFormat::asComputed) {
+          addState(m, fmt::format("h.{}.attn.{}_cache", l, which), type, StateKind::cache);
+          continue;
+        }
+        addState(m, fmt::format("h.{}.attn.{}_cache", l, which), eightBits->numbers, StateKind::cache);
+        addState(m, fmt::format("h.{}.attn.{}_scales", l, which), eightBits->scales, StateKind::cache);
       }
   }
 
@@ -280,7 +288,7 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   if (options.slots) {
     GPTC_CHECK(c.causal, "an encoder has no cache");
     setFact<&BatchFacts::prefill>(*m, prefill);
-    declarations.declareCaches(options.slots);
+    declarations.declareCaches(options.slots, config.precision.cache);
     const int64_t all = options.slots;
     for (int64_t tokens = 1; tokens < all; tokens *= 2)
       buildStep(*m, config, options, tokens, tokens);
@@ -296,7 +304,7 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
     setFact<&BatchFacts::maskToken>(*m, c.maskToken());
   if (options.sampling && c.causal) {
     setFact<&BatchFacts::prefill>(*m, prefill);
-    declarations.declareCaches(0);
+    declarations.declareCaches(0, config.precision.cache);
     buildCached(*m, config, options, "decode", 1, false);
     buildCached(*m, config, options, "prefill", prefill, prefill > 1);
   }

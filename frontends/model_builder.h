@@ -49,10 +49,11 @@
 // States. Parameters have Hugging Face's GPT-2 names without the leading "transformer."; a linear layer is [in,out], y
 // = x W + b. Attribute hf is the name in files: that of the first family of Hugging Face's that holds the model, with
 // its layout (frontends/hf/tensors.h); of a model that none holds, the same. @rng_seed and @step are i64[] counters.
-// h.I.attn.k_cache and v_cache are [n_kv_head,T,D] or [S,n_kv_head,T,D], kind "cache"; D is head_dim. Matrices have
-// decay=true. Initial values: embeddings normal(0.02); linear layers normal(s) with s = 0.02 sqrt(768 / n_embd),
-// GPT-2's value at its own width; projections into the residual stream s / sqrt(2 n_layer); biases 0, gains 1, or 0 if
-// norms add 1. Every parameter and every dropout site has its own random stream.
+// h.I.attn.k_cache and v_cache are [n_kv_head,T,D] or [S,n_kv_head,T,D], kind "cache"; D is head_dim. With
+// precision.cache = "q8_0" they are numbers of 8 bits, u32 [..,D/4], beside k_scales and v_scales, f16 [..,D/32]
+// (ir/quantized_cache.h). Matrices have decay=true. Initial values: embeddings normal(0.02); linear layers normal(s)
+// with s = 0.02 sqrt(768 / n_embd), GPT-2's value at its own width; projections into the residual stream s / sqrt(2
+// n_layer); biases 0, gains 1, or 0 if norms add 1. Every parameter and every dropout site has its own random stream.
 //
 // The module's attributes are those of ModelFacts, BatchFacts, OptimizerFacts, PrecisionFacts, CompileFacts and, for
 // several ranks or logical shards, ParallelFacts (ir/facts.def). `fold`, the rows per block of sums over tokens, is the

@@ -43,7 +43,8 @@ OpKind opOf(Activation activation) {
 class FunctionBuilder {
 public:
   FunctionBuilder(Module &m, const Config &config, const BuildOptions &options, const char *name)
-      : m(m), c(config.model), options(options), f(m.addFunction(name)), b(f->body), fold(foldOf(c.blockSize)) {}
+      : m(m), c(config.model), cache(config.precision.cache), options(options), f(m.addFunction(name)), b(f->body),
+        fold(foldOf(c.blockSize)) {}
 
   void buildLoss(int64_t batch, bool training) {
     const Type tokens(DType::i32, {batch, c.blockSize});
@@ -379,10 +380,18 @@ private:
   }
 
   Value *cachedAttention(Value *qkv, int l, Value *pos) {
-    const std::string k = fmt::format("h.{}.attn.k_cache", l), v = fmt::format("h.{}.attn.v_cache", l);
-    Op *op = b.op(OpKind::attention_cached, {qkv, read(k), read(v), pos}, attentionAttrs(l));
-    b.write(*m.state(k), op->result(1));
-    b.write(*m.state(v), op->result(2));
+    // Operands and results 1 and on: keys and values, and in 8 bits the scales of both.
+    std::vector<std::string> names = {fmt::format("h.{}.attn.k_cache", l), fmt::format("h.{}.attn.v_cache", l)};
+    if (cache == CacheFormat::q8_0)
+      for (const char *which : {"k", "v"})
+        names.push_back(fmt::format("h.{}.attn.{}_scales", l, which));
+    std::vector<Value *> operands = {qkv};
+    for (const std::string &name : names)
+      operands.push_back(read(name));
+    operands.insert(operands.begin() + 3, pos);
+    Op *op = b.op(OpKind::attention_cached, operands, attentionAttrs(l));
+    for (unsigned i = 0; i < names.size(); ++i)
+      b.write(*m.state(names[i]), op->result(1 + i));
     return op->result(0);
   }
 
@@ -439,6 +448,7 @@ private:
 
   Module &m;
   const ModelConfig &c;
+  const CacheFormat cache;
   const BuildOptions &options;
   Function *f;
   Builder b;

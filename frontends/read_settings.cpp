@@ -282,6 +282,11 @@ void checkWeights(Reading &in) {
     in.r.notBuilt("precision.weights", fmt::format("\"{}\" on GPUs", nameOf(in.s.precision.weights)), {"\"compute\""});
 }
 
+void checkCache(Reading &in) {
+  if (in.s.precision.cache != CacheFormat::asComputed && wantsCuda(in.r))
+    in.r.notBuilt("precision.cache", fmt::format("\"{}\" on GPUs", nameOf(in.s.precision.cache)), {"\"auto\""});
+}
+
 void checkEightBits(Reading &in) {
   const PrecisionConfig &p = in.s.precision;
   if (!p.eightBits.empty() && (p.weights == Weights::compute || p.weights == Weights::q8_0) &&
@@ -439,6 +444,7 @@ const std::map<std::string_view, Rule> rules = {
     {"precision.fp8", {.after = checkFp8}},
     {"precision.weights", {.after = checkWeights}},
     {"precision.eight_bits", {.after = checkEightBits}},
+    {"precision.cache", {.after = checkCache}},
     {"parallel.data", {.before = openParallel}},
     {"parallel.offload", {.after = takeOffload}},
     {"parallel.compression", {.after = takeParallel}},

@@ -6,6 +6,7 @@
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_families.h"
 #include "frontends/read_settings.h"
+#include "ir/quantized.h"
 #include "support/files.h"
 #include "support/words.h"
 
@@ -121,6 +122,31 @@ void compareWeights(ConfigReader &r, Config &c) {
   if (!there.found && kind == "hf" && !fs::exists(fs::path(there.file).replace_filename("manifest.json")))
     c.warnings.push_back(
         fmt::format("there is no {}: that the weights mean what [model] says is not checked", there.file));
+}
+
+/// Checks that there is a cache, and that heads have whole blocks, of which one of 8 bits consists.
+void checkCacheBlocks(ConfigReader &r, const Config &c) {
+  const ModelConfig &m = c.model;
+  const int64_t size = m.headSize();
+  if (c.precision.cache == CacheFormat::asComputed)
+    return;
+  for (const char *key : {"precision.cache", "model.n_head", "model.n_embd", "model.head_dim"})
+    if (!r.good(key))
+      return;
+  if (!m.causal && r.good("model.causal"))
+    return r.complain(
+        "precision.cache", ErrorCode::Contradiction,
+        fmt::format("precision.cache = \"{}\": an encoder keeps no keys and values", nameOf(c.precision.cache)),
+        fmt::format("contradicts causal = false{}", lineOf(r, "model.causal")),
+        {"leave it out, or write causal = true"});
+  if (!size || size % quantBlock == 0)
+    return;
+  const char *from = m.headDim ? "model.head_dim" : "model.n_embd";
+  r.complain("precision.cache", ErrorCode::ShapeMismatch,
+             fmt::format("precision.cache = \"{}\" keeps blocks of {} elements of a head, and heads have {}",
+                         nameOf(c.precision.cache), quantBlock, size),
+             fmt::format("needs heads of a multiple of {}{}", quantBlock, lineOf(r, from)),
+             {"cache = \"auto\" works with any heads"});
 }
 
 /// Checks that `tensor` divides the heads, those of keys and values too, and the hidden features.
@@ -260,6 +286,7 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
   if (c.run.sampleEvery && c.run.tokenizer.empty())
     r.missing("data.tokenizer", "eval.sample_every needs it to turn tokens into text");
   checkModel(r, c.model, c.run, tokenizerVocab);
+  checkCacheBlocks(r, c);
   checkTensor(r, c);
   if (c.parallel.offload == "optimizer" && c.optimizer.name == "adafactor" && namesCuda(c.compile.target) && !forecast)
     r.complain("parallel.offload", ErrorCode::NotBuiltYet, "adafactor on the host is not built yet",

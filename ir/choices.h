@@ -55,6 +55,10 @@ template <> inline constexpr auto wordsOf<Residual> = std::to_array({"fp32", "co
 enum class Weights { compute, q8_0, q4_0, q4_k };
 template <> inline constexpr auto wordsOf<Weights> = std::to_array({"compute", "q8_0", "q4_0", "q4_k"});
 
+/// How keys and values of samples are kept: as attention reads them, or in 8 bits (ir/quantized_cache.h).
+enum class CacheFormat { asComputed, q8_0 };
+template <> inline constexpr auto wordsOf<CacheFormat> = std::to_array({"auto", "q8_0"});
+
 /// Which forward products of parameters read f8e4m3: none, the classifier's, those of layers, all.
 enum class Fp8 { off, classifier, layers, all };
 template <> inline constexpr auto wordsOf<Fp8> = std::to_array({"off", "classifier", "layers", "all"});

@@ -149,6 +149,7 @@ struct PrecisionConfig {
   Fp8 fp8 = Fp8::off;
   Weights weights = Weights::compute;
   PatternList eightBits;
+  CacheFormat cache = CacheFormat::asComputed;
 };
 
 struct CompileConfig {
@@ -412,6 +413,10 @@ template <typename Table> void precisionKeys(Table &key, PrecisionConfig &p) {
   key("precision.eight_bits", p.eightBits, Patterns{.orNone = true},
       "Matrices of layers that q4_0 and q4_k keep in 8 bits, by patterns on their names, such as "
       "\"h.*.mlp.c_proj.weight\".");
+  key("precision.cache", p.cache, Choice{allWords<CacheFormat>()},
+      "How the keys and values of samples are kept on CPUs: \"auto\" as precision.compute says, q8_0 in 8 bits by "
+      "blocks of 32 along a head with a scale (ggml's Q8_0): about half of bf16's bytes. Heads must be multiples of "
+      "32.");
 }
 
 template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {

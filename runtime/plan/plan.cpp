@@ -384,7 +384,7 @@ std::string resultIdentity(const Plan &plan) {
   for (const std::string &s : plan.model) {
     const auto [key, value] = llvm::StringRef(s).split('=');
     if (key != "name" && key != "train.micro_batch" && !key.starts_with("parallel.") && !key.starts_with("compile.") &&
-        key != "precision.weights")
+        key != "precision.weights" && key != "precision.cache")
       settings[key] = value;
   }
   const int64_t shards = mesh.data * fact<&ParallelFacts::shards>(m);

@@ -138,6 +138,54 @@ TEST(EightBits, WhatMatchesNothingIsAnError) {
     EXPECT_EQ(problems(wrong).size(), 1u) << wrong;
 }
 
+TEST(CacheFormat, CachesHaveNumbersAndScales) {
+  const Config c = config({"precision.cache=q8_0", "model.n_embd=128", "model.head_dim=96"});
+  auto typeOf = [](const Module &m, const char *name) {
+    const State *s = m.state(name);
+    return s ? s->type.str() : "none";
+  };
+  for (const int64_t slots : {0, 3}) {
+    const auto m = buildModel(c, {.slots = slots});
+    EXPECT_TRUE(verify(*m).empty()) << verify(*m).front();
+    const std::string before = slots ? "3,2,16," : "2,16,";
+    EXPECT_EQ(typeOf(*m, "h.1.attn.k_cache"), "u32[" + before + "24]");
+    EXPECT_EQ(typeOf(*m, "h.0.attn.v_scales"), "f16[" + before + "3]");
+    int written = 0, caches = 0;
+    for (const auto &f : m->functions)
+      for (const Op &op : f->body) {
+        caches += op.is(OpKind::attention_cached);
+        written += op.is(OpKind::write) && llvm::StringRef(op.state).contains(".attn.");
+      }
+    EXPECT_GT(caches, 0);
+    EXPECT_EQ(written, 4 * caches);
+  }
+  EXPECT_EQ(typeOf(*buildModel(config({"precision.cache=auto"})), "h.1.attn.k_cache"), "f32[2,16,16]");
+  EXPECT_EQ(print(*buildModel(config({"precision.cache=auto"}))), print(*buildModel(config({}))));
+  // A plan for other ranks, and for sampling, is made from these.
+  const Config again = loadConfig("", modelSettings(c), [](const std::string &) { return int64_t(0); });
+  EXPECT_EQ(print(*buildModel(again)), print(*buildModel(c)));
+}
+
+TEST(CacheFormat, WhatHasNoneIsAnError) {
+  auto problem = [](std::vector<std::string> more) {
+    more.push_back("precision.cache=q8_0");
+    try {
+      config(more);
+    } catch (const UserError &e) {
+      EXPECT_EQ(e.diagnostics.size(), 1u) << e.what();
+      EXPECT_NE(std::string(e.what()).find("precision.cache"), std::string::npos) << e.what();
+      EXPECT_FALSE(e.diagnostics[0].help.empty());
+      return std::optional(e.diagnostics[0].code);
+    }
+    return std::optional<ErrorCode>();
+  };
+  EXPECT_EQ(problem({}), ErrorCode::ShapeMismatch) << "heads of 16";
+  EXPECT_EQ(problem({"model.head_dim=48"}), ErrorCode::ShapeMismatch);
+  EXPECT_FALSE(problem({"model.head_dim=32"}));
+  EXPECT_EQ(problem({"model.head_dim=32", "compile.target=cuda:sm_90a"}), ErrorCode::NotBuiltYet);
+  EXPECT_EQ(problem({"model.head_dim=32", "model.causal=false"}), ErrorCode::Contradiction);
+}
+
 TEST(OptimizerKeys, DefaultsFollowTheName) {
   EXPECT_EQ(config({}).optimizer.lr, 6e-4);
   const OptimizerConfig sgd = config({"optimizer.name=sgd"}).optimizer;
