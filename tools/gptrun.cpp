@@ -471,11 +471,13 @@ int run(int argc, char **argv) {
   Command sample = app.command("sample", "continue a prompt");
   common(sample, true);
   addRunAsOptions(sample, o.as);
+  addCacheOption(sample, o.as);
   weights(sample);
   addSampleOptions(sample, o.sample);
   Command serve = app.command("serve", "answer over HTTP, by the interface of OpenAI: /v1/completions, /v1/models");
   common(serve, true);
   addRunAsOptions(serve, o.as);
+  addCacheOption(serve, o.as);
   weights(serve);
   addServeOptions(serve, o.serve);
   Command embed = app.command("embed", "vectors of texts, by an encoder or a decoder");
@@ -491,6 +493,7 @@ int run(int argc, char **argv) {
   Command eval = app.command("eval", "loss on the validation data, or on another file");
   common(eval, true);
   addRunAsOptions(eval, o.as);
+  addCacheOption(eval, o.as);
   weights(eval);
   eval.flag("--as-sampled", o.asSampled,
             "by what `gptrun sample` computes with: precision.weights, and the cache; so are models of other programs");

@@ -334,6 +334,48 @@ TEST_F(Quantized, WhatSamplesIsEvaluated) {
   EXPECT_NE(w.gptrun({"eval", plain, "--out-dir", out, "--weights", "q8_0"}).code, 0);
 }
 
+// Keys and values in 8 bits: bytes to the block, the same model but for rounding, and the same from a file.
+TEST_F(Quantized, CachesTakeTheirBytesAndChangeLittle) {
+  const std::vector<int32_t> tokens = {1, 9, 5, 3, 40, 2, 7, 9, 9, 5, 1, 0, 33};
+  const std::vector<std::string> settings = {"model.preset=llama", "model.n_head=2", "model.n_kv_head=1",
+                                             "model.n_embd=64",    "train.steps=3",  "model.dropout=0.0"};
+  auto with = [&](const char *name, std::vector<std::string> more) {
+    more.insert(more.begin(), settings.begin(), settings.end());
+    return w.compile(name, more);
+  };
+  const std::string plain = with("plain", {}), eight = with("eight", {"precision.cache=q8_0"});
+  w.train(plain, "out");
+  Opened wide = open(plain, newest("out")), few = open(eight, newest("out"));
+  EXPECT_EQ(bytesOfCaches(few.module()) * 128, bytesOfCaches(wide.module()) * 34);  // of blocks of 32
+  EXPECT_LT(few.arena(), wide.arena());
+  EXPECT_NE(slotsInWords(few.module(), 2).find(" of cache in 8 bits, "), std::string::npos);
+  EXPECT_EQ(slotsInWords(wide.module(), 2).find("8 bits"), std::string::npos);
+  const std::vector<float> want = wide.logits(tokens), got = few.logits(tokens);
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference += double(got[i] - want[i]) * (got[i] - want[i]);
+    size += double(want[i]) * want[i];
+  }
+  EXPECT_GT(difference, 0);
+  // An element is off by at most a 254th of its block's largest: of values, and of keys that scores are sums with. Two
+  // layers.
+  EXPECT_LT(std::sqrt(difference / size), 2 * 2.0 / 254);
+  // Training does not see it: a plan with it gives the same weights.
+  w.train(eight, "out8");
+  EXPECT_EQ(readFile(newest("out8") + "/model.safetensors"), readFile(newest("out") + "/model.safetensors"));
+
+  const std::string gguf = w.path("cached.gguf");
+  ASSERT_EQ(w.gptc({"export", w.path("out"), "-o", gguf, "--format", "gguf"}).code, 0);
+  const ImportedModel imported = importedModel(gguf, ImportFor::sizes);
+  auto bytesOf = [&](const RunAs &how) {
+    return bytesOfCaches(*servingModule(planOfModel(imported, how, ImportFor::sizes), 2, cacheDir()));
+  };
+  EXPECT_EQ(bytesOf({.precision = "fp32", .cache = "q8_0"}), bytesOfCaches(few.module()));
+  EXPECT_EQ(bytesOf({.precision = "fp32", .cache = "auto"}), bytesOfCaches(wide.module()));
+  EXPECT_EQ(bytesOf({.precision = "fp32"}), bytesOfCaches(wide.module()));
+  EXPECT_THROW(planOfModel(imported, {.cache = "q8_0"}, ImportFor::vectors), UserError);
+}
+
 // A module for training, and one whose weights have no blocks of 32, stay as they are.
 TEST_F(Quantized, IsLeftOutWhereItCannotBe) {
   const std::string plan = w.compile("plan", {"precision.weights=q8_0", "train.steps=1", "model.n_embd=48"});

@@ -185,8 +185,9 @@ public:
 // models without RoPE: a value is rounded where a kernel stores it, and kernels of training and those that rotate store
 // others. Logits, too, are stored in bf16.
 TEST_P(ServingBits, AreThoseOfTheForwardPass) {
-  if (!GetParam().settings.empty() && llvm::StringRef(GetParam().settings.back()).starts_with("precision.weights"))
-    GTEST_SKIP() << "samples with other weights";
+  for (const char *key : {"precision.weights", "precision.cache"})
+    if (!GetParam().settings.empty() && llvm::StringRef(GetParam().settings.back()).starts_with(key))
+      GTEST_SKIP() << "samples with other numbers";
   constexpr int64_t length = 80;
   const bool rotates = llvm::any_of(
       GetParam().settings, [](llvm::StringRef s) { return s == "model.preset=llama" || s == "model.position=rope"; });
@@ -307,7 +308,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"head", {"model.head_transform=true", "model.n_embd=256"}},
         Case{"nopos", {"model.position=none", "model.bias=false"}}, Case{"gpt2Of8Bits", {"precision.weights=q8_0"}},
         Case{"llamaOf4Bits", {"model.preset=llama", "model.n_kv_head=2", "precision.weights=q4_0"}},
-        Case{"llamaOfQ4K", {"model.preset=llama", "model.n_kv_head=2", "model.n_embd=256", "precision.weights=q4_k"}}),
+        Case{"llamaOfQ4K", {"model.preset=llama", "model.n_kv_head=2", "model.n_embd=256", "precision.weights=q4_k"}},
+        Case{"gpt2WithACacheOf8Bits", {"model.n_embd=128", "precision.cache=q8_0"}},
+        Case{"llamaWithACacheOf8Bits",
+             {"model.preset=llama", "model.n_kv_head=2", "model.head_dim=64", "model.window=19",
+              "precision.weights=q8_0", "precision.cache=q8_0"}}),
     [](const auto &info) { return info.param.name; });
 
 }  // namespace

@@ -247,6 +247,22 @@ TEST_F(EstimateServing, WeightsInBlocksTakeTheirBytes) {
   }
 }
 
+// Blocks of 32 take 34 bytes, in memory and when they are read.
+TEST_F(EstimateServing, CachesInBlocksTakeTheirBytes) {
+  const std::vector<std::string> settings = {"model.head_dim=32", "precision.cache=q8_0"};
+  constexpr int64_t slots = 8, each = layers * 2 * 4 * 34;  // a token's, of four heads of one block
+  const std::unique_ptr<Module> m = module(slots, settings);
+  auto forecast = [&](int64_t prompt) {
+    return servingForecast(*m, machineOf(slowMemory()), {.promptTokens = prompt, .newTokens = 8});
+  };
+  const ServingForecast f = forecast(8);
+  EXPECT_EQ(f.slots, slots);
+  EXPECT_EQ(f.cache, slots * context * each);
+  EXPECT_EQ(f.arena, Session(servingPlan(plan(settings), slots, cacheDir()), cacheDir(), 1).arena->bytes());
+  const double more = (forecast(40).decode.seconds() - forecast(20).decode.seconds()) * 1e9;
+  EXPECT_NEAR(more, 20.0 * slots * each, 1e-6 * forecast(40).decode.seconds() * 1e9);
+}
+
 TEST_F(EstimateServing, AFolderAndAFileNeedNoTokenizer) {
   const std::string folder = GPTC_SOURCE_DIR "/tests/e2e/hf/llama";  // two layers, a context of 20, heads of 4
   for (const int64_t asked : {0, 7}) {
@@ -261,6 +277,7 @@ TEST_F(EstimateServing, AFolderAndAFileNeedNoTokenizer) {
           .weights,
       0);
   EXPECT_EQ(codeOf([&] { planToServe({.model = folder, .as = {.context = 21}}); }), ErrorCode::Usage);
+  EXPECT_EQ(codeOf([&] { planToServe({.model = folder, .as = {.cache = "q8_0"}}); }), ErrorCode::ShapeMismatch);
   EXPECT_EQ(codeOf([&] { planToServe({.model = folder, .settings = {"train.steps=1"}}); }), ErrorCode::Usage);
 }
 
@@ -299,6 +316,7 @@ TEST_F(EstimateServing, WhatCannotBeServedIsRefused) {
   EXPECT_EQ(code({.model = w.path("")}), ErrorCode::FileMissing);  // a folder without a plan
   EXPECT_EQ(code({.model = file(), .as = {.context = 8}}), ErrorCode::Usage);
   EXPECT_EQ(code({.model = file(), .as = {.weights = "q8_0"}}), ErrorCode::Usage);
+  EXPECT_EQ(code({.model = file(), .as = {.cache = "q8_0"}}), ErrorCode::Usage);
   EXPECT_EQ(code({.model = file(), .settings = {"compile.target=cuda:sm_90a"}}), ErrorCode::NotBuiltYet);
   const std::string compiled = w.compile("served.plan");
   EXPECT_EQ(code({.model = compiled, .as = {.precision = "bf16"}}), ErrorCode::Usage);
@@ -332,6 +350,7 @@ TEST_F(EstimateServing, OptionsGoWithTheirForecast) {
   for (const std::vector<std::string> &alone : {std::vector<std::string>{"--context", "8"},
                                                 {"--precision", "bf16"},
                                                 {"--weights", "q8_0"},
+                                                {"--cache", "q8_0"},
                                                 {"--prompt-tokens", "8"},
                                                 {"--new-tokens", "8"},
                                                 {"--threads", "1"}}) {

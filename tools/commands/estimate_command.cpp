@@ -435,6 +435,7 @@ static Option addServingOptions(Command c, ServingRequest &r, const std::vector<
   for (const Option &o : training)
     slots.excludes(o);
   std::vector<Option> all = addRunAsOptions(c, r.as);
+  all.push_back(addCacheOption(c, r.as));
   all.push_back(
       c.option("--prompt-tokens", r.promptTokens, "Tokens of a prompt; default: 512, or what the context has room for")
           .within(int64_t(1), int64_t(1) << 20));

@@ -191,7 +191,7 @@ Plan planToServe(const ServingRequest &r) {
   if (!model)
     requireNoRunAs(r.as, folder ? "a plan has its own" : "a model.toml has its own",
                    folder ? "leave it out, or compile the plan again"
-                          : "--set model.block_size=N, precision.compute and precision.weights");
+                          : "--set model.block_size=N, precision.compute, precision.weights and precision.cache");
   Plan plan = model    ? planOfModel(importedModel(r.model, ImportFor::sizes), r.as, ImportFor::sizes)
               : folder ? loadPlan(r.model)
                        : planOfFile(r);

@@ -24,4 +24,13 @@ std::vector<Option> addRunAsOptions(Command command, RunAs &as) {
   return {context, precision, weights};
 }
 
+Option addCacheOption(Command command, RunAs &as) {
+  return command
+      .option(
+          "--cache", as.cache,
+          "how keys and values of such a model are kept: auto, as it computes, or q8_0, in 8 bits, if its heads are "
+          "multiples of 32; default: auto")
+      .oneOf({"auto", "q8_0"});
+}
+
 }  // namespace gptc

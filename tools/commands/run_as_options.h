@@ -11,4 +11,7 @@ namespace gptc {
 /// Adds --context, --precision and --weights, and returns them.
 std::vector<Option> addRunAsOptions(Command command, RunAs &as);
 
+/// Adds --cache, for commands that continue texts, and returns it.
+Option addCacheOption(Command command, RunAs &as);
+
 }  // namespace gptc

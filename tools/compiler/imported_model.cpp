@@ -209,7 +209,8 @@ bool isImportable(const std::string &path) {
 void requireNoRunAs(const RunAs &how, const std::string &why, const std::string &help) {
   for (const auto &[option, given] : {std::pair{"--context", how.context > 0},
                                       {"--precision", !how.precision.empty()},
-                                      {"--weights", !how.weights.empty()}})
+                                      {"--weights", !how.weights.empty()},
+                                      {"--cache", !how.cache.empty()}})
     if (given)
       throw UserError(ErrorCode::Usage, fmt::format("{} is for a Hugging Face folder or a GGUF file: {}", option, why),
                       help);
@@ -239,6 +240,10 @@ Plan planOfModel(const ImportedModel &imported, const RunAs &how, ImportFor purp
     throw UserError(ErrorCode::Usage, fmt::format("the path {} is not UTF-8", llvm::json::fixUTF8(path)),
                     "rename it, or name it by a link");
   ModelConfig model = imported.model;
+  if (!how.cache.empty() && (purpose == ImportFor::vectors || purpose == ImportFor::labels || !model.causal))
+    throw UserError(ErrorCode::Usage,
+                    fmt::format("--cache {} is for models that continue texts: nothing is cached here", how.cache),
+                    "leave it out");
   if (how.context > model.blockSize)
     throw UserError(
         ErrorCode::Usage,
@@ -260,6 +265,8 @@ Plan planOfModel(const ImportedModel &imported, const RunAs &how, ImportFor purp
                                    {"precision.compute", precision},
                                    {"precision.weights", weightsOf(imported, how)}})
     settings.push_back(fmt::format("{}={}", key, tomlString(value)));
+  if (!how.cache.empty())
+    settings.push_back(fmt::format("precision.cache={}", tomlString(how.cache)));
   if (keepsOwnWeights(imported, how)) {
     std::vector<std::string> names;
     for (const std::string &name : imported.stored.eightBits)

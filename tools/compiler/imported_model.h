@@ -51,6 +51,7 @@ struct RunAs {
   int64_t context = 0;    // tokens; 0: that of the model, at most kUsualContext
   std::string weights;    // precision.weights; "": those of the model. If they are its own: with its eight_bits
   std::string precision;  // precision.compute; "": bf16 if this CPU multiplies it and no matrix is wide, else fp32
+  std::string cache;      // precision.cache; "": its default
 };
 inline constexpr int64_t kUsualContext = 4096;
 
@@ -63,8 +64,8 @@ std::string roundingNote(const ImportedModel &model, const RunAs &how);
 
 /// A plan for this machine's CPU: servingPlan makes its functions to continue texts, embeddingPlan those that make
 /// vectors of them. Its run begins with the model's weights and has no data. Throws UserErrors: those of the
-/// configuration, Usage for a context that the model has not or a path that is not UTF-8, and FileMissing if it has no
-/// tokenizer and needs one.
+/// configuration, Usage for a context that the model has not, a path that is not UTF-8, or a format of a cache where
+/// there is none, and FileMissing if it has no tokenizer and needs one.
 Plan planOfModel(const ImportedModel &model, const RunAs &how, ImportFor purpose = ImportFor::tokens);
 
 }  // namespace gptc

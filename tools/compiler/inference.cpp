@@ -119,9 +119,11 @@ int64_t bytesOfCaches(const Module &m) {
 }
 
 std::string slotsInWords(const Module &serving, int64_t slots) {
-  return fmt::format("{} slot{} of {} tokens: {} of cache, {} in all", slots, slots == 1 ? "" : "s",
+  const bool eightBits = llvm::any_of(
+      serving.states, [](const auto &s) { return kindOf(*s) == StateKind::cache && s->type.dtype == DType::u32; });
+  return fmt::format("{} slot{} of {} tokens: {} of cache{}, {} in all", slots, slots == 1 ? "" : "s",
                      fact<&ModelFacts::blockSize>(serving), formatBytes(double(bytesOfCaches(serving))),
-                     formatBytes(double(fact<&MemoryFacts::arenaBytes>(serving))));
+                     eightBits ? " in 8 bits" : "", formatBytes(double(fact<&MemoryFacts::arenaBytes>(serving))));
 }
 
 std::string weightsInWords(const Module &m) {
