@@ -141,7 +141,7 @@ void checkCacheBlocks(ConfigReader &r, const Config &c) {
         {"leave it out, or write causal = true"});
   if (!size || size % quantBlock == 0)
     return;
-  const char *from = m.headDim ? "model.head_dim" : "model.n_embd";
+  const char *from = r.where("model.head_dim").line ? "model.head_dim" : "model.n_embd";
   r.complain("precision.cache", ErrorCode::ShapeMismatch,
              fmt::format("precision.cache = \"{}\" keeps blocks of {} elements of a head, and heads have {}",
                          nameOf(c.precision.cache), quantBlock, size),

@@ -13,8 +13,8 @@
 // f32 and f64 give the same numbers: no f32 is so near to (n + 1/2) * scale that its quotient rounds to n + 1/2, and no
 // M / 127 is so near to the middle of two f32 that rounding to f64 before would matter.
 // An element is off by at most half a scale, or by 127 2^-25 if that is more.
-// A block with an infinity, a NaN, or an element beyond 127 times f16's largest number (about 8.3e6) has a scale that is
-// not finite: its elements are NaN.
+// A block with an infinity, a NaN, or an element beyond 127 times f16's largest number (about 8.3e6) has a scale that
+// is not finite: its elements are NaN.
 #pragma once
 
 #include "ir/kernel/kernel.h"
