@@ -188,7 +188,7 @@ private:
     llvm::StringSet<> kept;                      // parameters that something else reads
     for (const auto &f : m.functions)
       for (Op &op : f->body) {
-        const State *p = op.is(OpKind::read) ? parameterOf(m.state(op.state)) : nullptr;
+        const State *p = op.is(OpKind::read) ? parameterOf(m, m.state(op.state)) : nullptr;
         if (!p || !chosen.contains(p->name))
           continue;
         for (Op *user : op.result()->users())

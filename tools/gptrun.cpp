@@ -409,31 +409,7 @@ int runTraining(const RunOptions &o, const std::vector<std::string> &words) {
   });
 }
 
-int run(int argc, char **argv) {
-  RunOptions o;
-  CommandLine app("gptrun", "gptrun: trains, samples and evaluates a plan made by `gptc compile`");
-  auto addThreads = [&](Command a) {
-    a.option("--threads", o.threads, "threads; never changes results; default: 0, all cores").within(0, 4096);
-  };
-  auto common = [&](Command a, bool takesModels = false) {
-    if (takesModels)
-      a.option("PLAN", o.plan, "folder written by `gptc compile`, a Hugging Face folder or a GGUF file")
-          .type("DIR|FILE.gguf");
-    else
-      a.option("PLAN", o.plan, "folder written by `gptc compile`").type("FOLDER");
-    addThreads(a);
-    a.option("--out-dir", o.outDir,
-             "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
-             "working folder")
-        .type("DIR");
-  };
-  common(app);
-  auto weights = [&](Command a) {
-    a.option("--checkpoint", o.checkpoint,
-             "which weights: the number of a step | best: least validation loss | a folder with model.safetensors; "
-             "default: the newest checkpoint")
-        .type("STEP|best|DIR");
-  };
+void addTrainingOptions(CommandLine &app, RunOptions &o) {
   app.option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one; default: 1")
       .within(1, 1 << 10);
   app.option("--hosts", o.hosts, "names of the machines, to be reached by ssh: node1,node2 or node[1-8]");
@@ -467,6 +443,34 @@ int run(int argc, char **argv) {
            "finite; slow, the same bits")
       .excludes(profile)
       .excludes(certify);
+}
+
+int run(int argc, char **argv) {
+  RunOptions o;
+  CommandLine app("gptrun", "gptrun: trains, samples and evaluates a plan made by `gptc compile`");
+  auto addThreads = [&](Command a) {
+    a.option("--threads", o.threads, "threads; never changes results; default: 0, all cores").within(0, 4096);
+  };
+  auto common = [&](Command a, bool takesModels = false) {
+    if (takesModels)
+      a.option("PLAN", o.plan, "folder written by `gptc compile`, a Hugging Face folder or a GGUF file")
+          .type("DIR|FILE.gguf");
+    else
+      a.option("PLAN", o.plan, "folder written by `gptc compile`").type("FOLDER");
+    addThreads(a);
+    a.option("--out-dir", o.outDir,
+             "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
+             "working folder")
+        .type("DIR");
+  };
+  common(app);
+  auto weights = [&](Command a) {
+    a.option("--checkpoint", o.checkpoint,
+             "which weights: the number of a step | best: least validation loss | a folder with model.safetensors; "
+             "default: the newest checkpoint")
+        .type("STEP|best|DIR");
+  };
+  addTrainingOptions(app, o);
 
   Command sample = app.command("sample", "continue a prompt");
   common(sample, true);

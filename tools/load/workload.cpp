@@ -53,8 +53,8 @@ double parseRate(const std::string &text) {
   return rate;
 }
 
-Workload::Workload(WorkloadOptions o, const std::string &text, bool isJson, const std::string &name)
-    : options(std::move(o)) {
+Workload::Workload(WorkloadOptions options, const std::string &text, bool isJson, const std::string &name)
+    : options(options) {
   llvm::StringRef rest = text;
   for (int64_t line = 1; !rest.empty(); ++line) {
     llvm::StringRef l;
