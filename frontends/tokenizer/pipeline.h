@@ -27,6 +27,8 @@ struct Pipeline {
   bool printed = false;                // but words come with a printable character for each
   std::unique_ptr<Decoder> decoder;    // null: a text is the concatenation of its pieces
   std::vector<int32_t> before, after;  // control tokens around a text
+  std::vector<SequencePart> single;    // the same with types; empty: all are 0
+  std::vector<SequencePart> pair;      // around two texts; empty: not known
   int32_t endOfText = -1;
   bool cutsAnywhere = false;  // each character is a token
   TokenizerFile file;

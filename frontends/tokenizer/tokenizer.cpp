@@ -173,6 +173,21 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   return out;
 }
 
+std::vector<SequencePart> Tokenizer::sequenceOf(int texts) const {
+  const Pipeline &p = *pipeline;
+  if (texts == 2)
+    return p.pair;
+  if (!p.single.empty())
+    return p.single;
+  std::vector<SequencePart> parts;
+  for (const int32_t id : p.before)
+    parts.push_back({.token = id});
+  parts.push_back({.text = 0});
+  for (const int32_t id : p.after)
+    parts.push_back({.token = id});
+  return parts;
+}
+
 CutPoint Tokenizer::cut() const {
   const Pipeline &p = *pipeline;
   if (p.cutsAnywhere)

@@ -47,6 +47,13 @@ struct EncodeOptions {
   const std::vector<std::pair<size_t, size_t>> *foreign = nullptr;
 };
 
+/// A part of what a model reads of a text or of a pair of texts: all tokens of one of them, or a token around them.
+struct SequencePart {
+  int text = -1;       // 0, or 1 for the second of a pair; -1: `token`
+  int32_t token = -1;  // a control token
+  int32_t type = 0;    // of its tokens, by which BERT tells two texts apart
+};
+
 /// Where a text may be cut so that the tokens of its parts, one after the other, are its tokens.
 enum class CutPoint {
   nowhere,
@@ -92,6 +99,9 @@ public:
   /// text that the vocabulary has no token for, and for what is no UTF-8 unless the tokenizer takes bytes as they are.
   int64_t encode(std::string_view text, std::vector<int32_t> &out, const EncodeOptions &options = {}) const;
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions &options = {}) const;
+  /// What a model reads of one text, which is what EncodeOptions::addSpecial adds, or of `texts` = 2. Each text is
+  /// there once. Empty if the tokenizer's file does not say how a pair is read.
+  std::vector<SequencePart> sequenceOf(int texts) const;
   CutPoint cut() const;
   /// Text of one token as the vocabulary has it; "" for unknown ids. A token of bytes may end within a character.
   const std::string &text(int32_t token) const;

@@ -5,6 +5,7 @@
 #include "support/diagnostics.h"
 #include "support/json.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Base64.h"
 
@@ -65,6 +66,7 @@ public:
     placeAdded();
     if (p->pieces.empty())
       bad("its vocabulary is empty");
+    p->pair = {{.text = 0}, {.text = 1, .type = 1}};  // without a post_processor
     if (const Json &post = part(j, "post_processor"); !post.is_null())
       readPostProcessor(post);
     readDecoder(part(j, "decoder"));
@@ -442,25 +444,69 @@ private:
     return int32_t(id.get<int64_t>());
   }
 
-  void readTemplate(const Json &post, const std::string &where) {
-    std::vector<int32_t> before, after;
-    bool seen = false;
-    for (const Json &step : list(post, "single", where)) {
-      if (const Json &sequence = part(step, "Sequence"); !sequence.is_null()) {
-        if (seen)
-          later("a post_processor that repeats a text");
-        seen = true;
+  /// The parts of the template `post.which`.
+  std::vector<SequencePart> partsOf(const Json &post, const char *which, const std::string &where) const {
+    const std::string here = fmt::format("{}.{}", where, which);
+    std::vector<SequencePart> parts;
+    for (const Json &step : list(post, which, where)) {
+      const Json &text = part(step, "Sequence"), &token = part(step, "SpecialToken");
+      const Json &own = text.is_null() ? token : text;
+      const auto type = int32_t(part(own, "type_id").is_null() ? 0 : number(own, "type_id", here));
+      if (!text.is_null()) {
+        parts.push_back({.text = part(text, "id") == "B", .type = type});
         continue;
       }
-      const std::string name = word(part(step, "SpecialToken"), "id", where + ".single");
-      const Json &entry = part(part(post, "special_tokens"), name.c_str());
+      const Json &entry = part(part(post, "special_tokens"), word(token, "id", here).c_str());
       for (const Json &id : list(entry, "ids", where + ".special_tokens"))
-        (seen ? after : before).push_back(idWithin(id, where));
+        parts.push_back({.token = idWithin(id, where), .type = type});
     }
-    if (!seen)
+    return parts;
+  }
+
+  void readTemplate(const Json &post, const std::string &where) {
+    std::vector<SequencePart> single = partsOf(post, "single", where), pair;
+    int texts = 0;
+    for (SequencePart &s : single)
+      if (s.text >= 0) {
+        s.text = 0;
+        ++texts;
+      }
+    if (texts > 1)
+      later("a post_processor that repeats a text");
+    if (texts == 0)
       bad(where + ".single has no text");
-    p->before.insert(p->before.begin(), before.begin(), before.end());
-    p->after.insert(p->after.end(), after.begin(), after.end());
+    if (part(post, "pair").is_array())
+      pair = partsOf(post, "pair", where);
+    for (const int text : {0, 1})
+      if (llvm::count_if(pair, [&](const SequencePart &s) { return s.text == text; }) != 1)
+        pair.clear();
+    surround(single, std::move(pair));
+  }
+
+  /// Puts a template around what an earlier one makes of a text. What two make of a pair is not known.
+  void surround(const std::vector<SequencePart> &single, std::vector<SequencePart> pair) {
+    const bool isFirst = p->single.empty();
+    std::vector<SequencePart> inner = {{.text = 0}};
+    if (!isFirst)
+      inner = std::move(p->single);
+    p->single.clear();
+    for (const SequencePart &outer : single) {
+      if (outer.text < 0) {
+        p->single.push_back(outer);
+        continue;
+      }
+      for (SequencePart s : inner) {
+        s.type = outer.type;
+        p->single.push_back(s);
+      }
+    }
+    p->pair = isFirst ? std::move(pair) : std::vector<SequencePart>();
+    p->before.clear();
+    p->after.clear();
+    const auto text = llvm::find_if(p->single, [](const SequencePart &s) { return s.text == 0; });
+    for (auto s = p->single.begin(); s != p->single.end(); ++s)
+      if (s != text)
+        (s < text ? p->before : p->after).push_back(s->token);
   }
 
   void readPostProcessor(const Json &post, const std::string &where = "post_processor") {
@@ -478,8 +524,11 @@ private:
           bad(fmt::format("{}.{} is no token with its id", where, name));
         return idWithin(pair[1], where);
       };
-      p->before.insert(p->before.begin(), id("cls"));
-      p->after.push_back(id("sep"));
+      const SequencePart cls = {.token = id("cls")}, sep = {.token = id("sep")}, text = {.text = 0};
+      if (type == "RobertaProcessing")
+        surround({cls, text, sep}, {cls, text, sep, sep, {.text = 1}, sep});
+      else
+        surround({cls, text, sep}, {cls, text, sep, {.text = 1, .type = 1}, {.token = sep.token, .type = 1}});
     } else if (type != "ByteLevel") {  // which changes offsets only
       later("a post_processor of type " + type);
     }

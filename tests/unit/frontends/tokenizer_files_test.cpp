@@ -402,6 +402,63 @@ TEST(TokenizerFiles, AFileWithoutEndIsNotReadWhole) {
   EXPECT_TRUE(llvm::StringRef(errorOf([&] { Tokenizer::load(file); })).starts_with("404 tokenizer " + file));
 }
 
+/// "[2] A:0 [3] B:1": the parts of a sequence, tokens in brackets, and types that are not 0.
+std::string sequenceOf(const Tokenizer &t, int texts) {
+  std::string said;
+  for (const SequencePart &s : t.sequenceOf(texts)) {
+    said += s.text < 0 ? fmt::format("{}[{}]", said.empty() ? "" : " ", s.token)
+                       : fmt::format("{}{}", said.empty() ? "" : " ", s.text ? "B" : "A");
+    if (s.type)
+      said += fmt::format(":{}", s.type);
+  }
+  return said;
+}
+
+TEST(TokenizerFiles, PostProcessorsSayHowTextsAreRead) {
+  EXPECT_EQ(sequenceOf(wordsWith(nlohmann::json::object()), 1), "A");
+  EXPECT_EQ(sequenceOf(wordsWith(nlohmann::json::object()), 2), "A B:1");
+  EXPECT_EQ(sequenceOf(wordsWith({{"post_processor", {{"type", "ByteLevel"}}}}), 2), "A B:1");
+  EXPECT_EQ(sequenceOf(Tokenizer::bytes(), 2), "");
+  auto processed = [](const nlohmann::json &post, int texts) {
+    return sequenceOf(wordsWith({{"post_processor", post}}), texts);
+  };
+  auto of = [](const char *type) { return nlohmann::json{{"type", type}, {"sep", {"b", 2}}, {"cls", {"a", 1}}}; };
+  EXPECT_EQ(processed(of("BertProcessing"), 1), "[1] A [2]");
+  EXPECT_EQ(processed(of("BertProcessing"), 2), "[1] A [2] B:1 [2]:1");
+  EXPECT_EQ(processed(of("RobertaProcessing"), 1), "[1] A [2]");
+  EXPECT_EQ(processed(of("RobertaProcessing"), 2), "[1] A [2] [2] B [2]");
+
+  auto text = [](const char *id, int type) { return nlohmann::json{{"Sequence", {{"id", id}, {"type_id", type}}}}; };
+  auto token = [](const char *id, int type) {
+    return nlohmann::json{{"SpecialToken", {{"id", id}, {"type_id", type}}}};
+  };
+  auto with = [&](const nlohmann::json &single, const nlohmann::json &pair) {
+    return nlohmann::json{
+        {"type", "TemplateProcessing"},
+        {"single", single},
+        {"pair", pair},
+        {"special_tokens", {{"a", {{"id", "a"}, {"ids", {1}}}}, {"b", {{"id", "b"}, {"ids", {2, 1}}}}}}};
+  };
+  using Parts = nlohmann::json::array_t;
+  const nlohmann::json single = Parts{token("a", 3), text("A", 2)},
+                       pair = Parts{text("B", 1), token("b", 4), text("A", 0)};
+  EXPECT_EQ(processed(with(single, pair), 1), "[1]:3 A:2");
+  EXPECT_EQ(processed(with(single, pair), 2), "B:1 [2]:4 [1]:4 A");
+  // A pair of which a text is missing, or there twice, or none.
+  for (const nlohmann::json &wrong : {nlohmann::json(Parts{text("A", 0)}), nlohmann::json(nullptr),
+                                      nlohmann::json(Parts{text("A", 0), text("B", 0), text("A", 0)})})
+    EXPECT_EQ(processed(with(single, wrong), 2), "") << wrong;
+  // One around another; how a pair is read then is not known.
+  const nlohmann::json both = {{"type", "Sequence"}, {"processors", Parts{with(single, pair), of("BertProcessing")}}};
+  EXPECT_EQ(processed(both, 1), "[1] [1] A [2]");
+  EXPECT_EQ(processed(both, 2), "");
+  const Tokenizer t = wordsWith({{"post_processor", both}, {"pre_tokenizer", {{"type", "Whitespace"}}}});
+  EXPECT_EQ(t.encode("b", {.addSpecial = true}), (Ids{1, 1, 2, 2}));
+  for (const nlohmann::json &wrong : {nlohmann::json(Parts{token("c", 0), text("A", 0), text("B", 0)}),
+                                      nlohmann::json(Parts{text("A", 0), text("B", -1)}), nlohmann::json(Parts{3})})
+    EXPECT_TRUE(llvm::StringRef(errorOf([&] { processed(with(single, wrong), 2); })).starts_with("302 ")) << wrong;
+}
+
 /// A file that is changed somewhere is refused with a code, or is another valid tokenizer.
 void expectCodedErrors(const std::string &content, std::mt19937 &random, bool json) {
   std::string changed = content;
