@@ -5,6 +5,7 @@
 #include "frontends/own_config.h"
 #include "support/files.h"
 #include "support/json.h"
+#include "support/json_problem.h"
 #include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -30,9 +31,12 @@ bool isCheckpoint(const fs::path &folder) {
 /// The content of a config.json with its model_type. Throws UserErrors CheckpointDamaged and MissingKey.
 json contentOf(const std::string &text, const std::string &file) {
   json config = parseJsonOrDiscard<json>(text);
-  if (!config.is_object())
-    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{} is no JSON object", file),
+  if (!config.is_object()) {
+    const std::string half = halfCharacterIn(text);
+    throw UserError(ErrorCode::CheckpointDamaged,
+                    half.empty() ? fmt::format("{} is no JSON object", file) : fmt::format("{}: {}", file, half),
                     "copy it again from where the weights are from");
+  }
   if (!config.contains("model_type"))
     throw UserError(ErrorCode::MissingKey, fmt::format("{} does not say model_type", file),
                     fmt::format("{} work today", hf::familyNames()));

@@ -3,12 +3,13 @@
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/json.h"
+#include "support/json_problem.h"
 
 #include "llvm/ADT/StringRef.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <set>
+#include <map>
+#include <optional>
 
 namespace gptc {
 
@@ -17,36 +18,53 @@ namespace {
 using json = nlohmann::json;
 
 constexpr size_t mostBytes = size_t(16) << 20, mostLabels = 1 << 16;
+constexpr const char *oneLabel = "single_label_classification", *severalLabels = "multi_label_classification",
+                     *regression = "regression";
 
 class Labels {
 public:
   explicit Labels(const std::string &dir)
-      : file((std::filesystem::path(dir) / "config.json").string()),
-        config(parseJsonOrDiscard<json>(readInput(file, "configuration", mostBytes))) {
-    if (!config.is_object())
-      damaged("it is no JSON object");
-  }
+      : folder(dir), file((folder / "config.json").string()), config(contentOf(file)) {}
 
-  std::vector<std::string> read() const {
+  HfLabels read() const {
     requireClassifier();
-    std::vector<std::string> names = {"LABEL_0", "LABEL_1"};
-    if (const json *given = find("id2label"))
-      names = inOrder(*given);
-    if (const json *count = find("num_labels"); count && *count != names.size())
-      damaged(fmt::format("num_labels is {}, id2label has {} names", count->dump(), names.size()));
-    if (names.size() < 2)
-      throw UserError(ErrorCode::NotBuiltYet,
-                      fmt::format("{}: one label, which transformers takes for regression", file),
-                      "take a model with two labels or more");
+    HfLabels labels = {.names = names()};
     if (const json *inverse = find("label2id"))
-      requireInverse(*inverse, names);
-    return names;
+      requireInverse(*inverse, labels.names);
+    const json *const given = find("problem_type");
+    const json problem = given ? *given : json(labels.names.size() == 1 ? regression : oneLabel);
+    if (problem == regression) {
+      labels.isRegression = true;
+      labels.scores = activation();
+    } else if (problem == severalLabels) {
+      labels.scores = LabelScores::sigmoid;
+    } else if (problem != oneLabel) {
+      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: problem_type is {}", file, problem.dump()),
+                      fmt::format("gptc knows {}, {} and {}", oneLabel, severalLabels, regression));
+    } else if (labels.names.size() == 1) {
+      throw UserError(
+          ErrorCode::Contradiction,
+          fmt::format("{}: problem_type is {}, of one label, which is then always right", file, oneLabel),
+          fmt::format("set problem_type to {} or {}, which decides on the score", regression, severalLabels));
+    }
+    return labels;
   }
 
 private:
-  [[noreturn]] void damaged(const std::string &why) const {
-    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", file, why),
-                    "copy it again from where the weights are from");
+  [[noreturn]] static void damaged(const std::string &file, const std::string &why,
+                                   const std::string &help = "copy it again from where the weights are from") {
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", file, why), help);
+  }
+  [[noreturn]] void damaged(const std::string &why) const { damaged(file, why); }
+
+  static json contentOf(const std::string &file) {
+    const std::string text = readInput(file, "configuration", mostBytes);
+    json content = parseJsonOrDiscard<json>(text);
+    if (const std::string half = content.is_discarded() ? halfCharacterIn(text) : ""; !half.empty())
+      damaged(file, half);
+    if (!content.is_object())
+      damaged(file, "it is no JSON object");
+    return content;
   }
 
   /// Null if it is not there or null.
@@ -67,16 +85,31 @@ private:
     if (name != "BertForSequenceClassification")
       throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: the classifier {}", file, name),
                       "gptc knows BertForSequenceClassification");
-    if (const json *problem = find("problem_type"); problem && *problem != "single_label_classification")
-      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: problem_type is {}", file, problem->dump()),
-                      "gptc knows single_label_classification: of all labels one is right");
+  }
+
+  std::vector<std::string> names() const {
+    const json *count = find("num_labels");
+    if (!count)
+      count = find("_num_labels");  // its name in older files
+    if (const json *given = find("id2label")) {
+      std::vector<std::string> named = inOrder(*given);
+      if (count && *count != named.size())
+        damaged(fmt::format("num_labels is {}, id2label has {} names", count->dump(), named.size()));
+      return named;
+    }
+    if (count && !(count->is_number_unsigned() && *count >= 1u && *count <= mostLabels))
+      damaged(fmt::format("num_labels is {}, and no number from 1 to {}", count->dump(), mostLabels));
+    std::vector<std::string> usual;
+    for (size_t id = 0, n = count ? count->get<size_t>() : 2; id < n; ++id)
+      usual.push_back(fmt::format("LABEL_{}", id));
+    return usual;
   }
 
   std::vector<std::string> inOrder(const json &given) const {
     if (!given.is_object() || given.empty() || given.size() > mostLabels)
       damaged(fmt::format("id2label is no object of 1 to {} names", mostLabels));
     std::vector<std::string> names(given.size());
-    std::set<std::string> seen;
+    std::map<std::string, size_t> seen;
     for (const auto &[key, value] : given.items()) {
       size_t id;
       if (llvm::StringRef(key).getAsInteger(10, id) || std::to_string(id) != key || id >= names.size())
@@ -84,8 +117,9 @@ private:
       if (!value.is_string() || value.get_ref<const std::string &>().empty())
         damaged(fmt::format("id2label names {} {}", key, value.dump()));
       names[id] = value.get<std::string>();
-      if (!seen.insert(names[id]).second)
-        damaged(fmt::format("id2label has the name {} twice", value.dump()));
+      if (const auto [other, isNew] = seen.emplace(names[id], id); !isNew)
+        damaged(file, fmt::format("id2label has the name {} twice, for {} and {}", value.dump(), other->second, id),
+                "give each number a name of its own there: scores stand by their names");
     }
     return names;
   }
@@ -100,12 +134,44 @@ private:
       damaged("label2id is not the reverse of id2label");
   }
 
+  /// The function that a CrossEncoder has behind its logits, by where its versions say so.
+  LabelScores activation() const {
+    std::optional<LabelScores> found;
+    std::string where;
+    const auto take = [&](const std::string &in, const char *key, const json &said) {
+      if (said.is_null())
+        return;
+      const LabelScores scores = scoresBy(fmt::format("{}: {}", in, key), said);
+      if (found && *found != scores)
+        throw UserError(ErrorCode::Contradiction, fmt::format("{}, but {}: {} is {}", where, in, key, said.dump()),
+                        "remove one of them");
+      found = scores;
+      where = fmt::format("{}: {} is {}", in, key, said.dump());
+    };
+    take(file, "sentence_transformers.activation_fn", part(part(config, "sentence_transformers"), "activation_fn"));
+    take(file, "sbert_ce_default_activation_function", part(config, "sbert_ce_default_activation_function"));
+    const std::string beside = (folder / "config_sentence_transformers.json").string();
+    if (std::error_code e; std::filesystem::exists(beside, e))
+      take(beside, "activation_fn", part(contentOf(beside), "activation_fn"));
+    return found.value_or(LabelScores::identity);
+  }
+
+  static LabelScores scoresBy(const std::string &key, const json &said) {
+    if (said == "torch.nn.modules.activation.Sigmoid" || said == "torch.nn.Sigmoid")
+      return LabelScores::sigmoid;
+    if (said != "torch.nn.modules.linear.Identity" && said != "torch.nn.Identity")
+      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} is {}", key, said.dump()),
+                      "gptc knows torch.nn.modules.activation.Sigmoid and torch.nn.modules.linear.Identity");
+    return LabelScores::identity;
+  }
+
+  const std::filesystem::path folder;
   const std::string file;
   const json config;
 };
 
 }  // namespace
 
-std::vector<std::string> readHfLabels(const std::string &dir) { return Labels(dir).read(); }
+HfLabels readHfLabels(const std::string &dir) { return Labels(dir).read(); }
 
 }  // namespace gptc

@@ -6,9 +6,26 @@
 
 namespace gptc {
 
-/// Names of the labels by their numbers: id2label, or where it is missing LABEL_0 and LABEL_1, as transformers has it.
-/// Throws UserError: Contradiction if the folder's model is no classifier of texts, NotBuiltYet for families other than
-/// bert, for regression and for several labels at once, CheckpointDamaged for names that are not one for each number.
-std::vector<std::string> readHfLabels(const std::string &dir);
+/// How scores are made of logits.
+enum class LabelScores {
+  softmax,   // one label is right: the probability of each
+  sigmoid,   // each is right or not: the probability that it is
+  identity,  // the logits are the scores
+};
+
+struct HfLabels {
+  std::vector<std::string> names;  // by their numbers
+  LabelScores scores = LabelScores::softmax;
+  bool isRegression = false;  // no label is chosen: each score is a number of its own
+};
+
+/// Names are those of id2label, or where it is missing LABEL_0, LABEL_1, ... as transformers has it, as many as
+/// num_labels says or two. problem_type decides on the scores; where it is missing, one label means a regression. The
+/// scores of a regression are its logits, or what the activation function of a CrossEncoder of sentence-transformers
+/// makes of them, if the folder names one. Throws UserError: Contradiction if the folder's model is no classifier of
+/// texts, for one label that is always right and for two activation functions; NotBuiltYet for families other than
+/// bert, for other problems and for other functions than Sigmoid and Identity; CheckpointDamaged for names that are not
+/// one for each number.
+HfLabels readHfLabels(const std::string &dir);
 
 }  // namespace gptc

@@ -1,7 +1,7 @@
 // Builds the graph of a transformer (GPT-2, Radford et al. 2019) from a configuration, before any pass: phase "import".
 // docs/model.md describes the effect of each key of [model].
 //
-//   x = drop(norm?(embedding_scale wte[tok] + wpe[pos] + wtt[0]))
+//   x = drop(norm?(embedding_scale wte[tok] + wpe[pos] + wtt[type]))
 //   a(x) = drop(ln_1_out?(c_proj(attention(rope?(qk_norm?(c_attn x))))))
 //   m(x) = drop(ln_2_out?(mlp.c_proj h)),  h = act(mlp.c_fc x), or act(mlp.c_gate x) * mlp.c_fc x
 //   per layer, by norm_position:
@@ -45,6 +45,8 @@
 // and with BuildOptions::labels = L > 0 that of a classifier (Devlin et al. 2018), in BERT's form:
 //   @labels(%x: f32[16,C]) -> f32[16,L]
 //       Logits of the labels of 16 texts by the vectors of their first tokens: classifier(tanh(pooler.dense x)).
+// If there are several token types, @embed_N then has a fourth argument %types: i32[1,N], the row of wtt for each
+// token, by which the model tells the two texts of a pair apart. All other functions take row 0.
 //
 // States. Parameters have Hugging Face's GPT-2 names without the leading "transformer."; a linear layer is [in,out], y
 // = x W + b. Attribute hf is the name in files: that of the first family of Hugging Face's that holds the model, with

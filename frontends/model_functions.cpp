@@ -109,6 +109,8 @@ public:
     Value *tok = f->body.addArg(Type(DType::i32, {1, tokens}), "tok");
     Value *positions = f->body.addArg(Type(DType::i64, {tokens}), "positions");
     documents = f->body.addArg(Type(DType::i64, {1, tokens, 2}), "documents");
+    if (options.labels && c.tokenTypes > 1)
+      types = f->body.addArg(Type(DType::i32, {1, tokens}), "types");
     Value *h = finalNorm(hidden(tok, positions));
     at("");
     b.ret({h});
@@ -217,7 +219,8 @@ private:
     }
     if (c.tokenTypes) {
       at("wtt");
-      h = add(h, reshape(slice(read("wtt.weight"), 0, 0, 1), {c.nEmbd}));
+      Value *table = read("wtt.weight");
+      h = add(h, types ? b.value(OpKind::embedding, {table, types}) : reshape(slice(table, 0, 0, 1), {c.nEmbd}));
     }
     if (c.embeddingNorm) {
       at("word_embeddings_layernorm");
@@ -455,6 +458,7 @@ private:
   int64_t fold;
   Value *seq0 = nullptr;
   Value *documents = nullptr;  // where that of each token begins and ends; null: there is a cache, or one of all tokens
+  Value *types = nullptr;      // of tokens; null: all are 0
   Value *ropeTable = nullptr;
   bool dropping = false;
   llvm::StringMap<Value *> readings;

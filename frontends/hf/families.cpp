@@ -513,7 +513,8 @@ bool isNeutral(llvm::StringRef key) {
       "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
       "begin_suppress_tokens",
       // heads for other tasks
-      "problem_type", "num_labels", "_num_labels", "id2label", "label2id",
+      "problem_type", "num_labels", "_num_labels", "id2label", "label2id", "sentence_transformers",
+      "sbert_ce_default_activation_function",
       // dropout rates of other families: evaluation ignores all
       "dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "hidden_dropout", "classifier_dropout",
       "summary_first_dropout", "summary_last_dropout"};

@@ -24,8 +24,9 @@ void Classifier::prepare() {
   executor.prepare({"labels"});
 }
 
-std::vector<std::vector<float>> Classifier::logits(llvm::ArrayRef<std::vector<int32_t>> texts) {
-  const std::vector<std::vector<float>> vectors = embedder.embed(texts, Pooling::cls, false);
+std::vector<std::vector<float>> Classifier::logits(llvm::ArrayRef<std::vector<int32_t>> texts,
+                                                   llvm::ArrayRef<std::vector<int32_t>> types) {
+  const std::vector<std::vector<float>> vectors = embedder.embed(texts, Pooling::cls, false, types);
   const int64_t width = embedder.width();
   std::vector<std::vector<float>> all;
   for (size_t begin = 0; begin < vectors.size(); begin += size_t(rows)) {

@@ -17,9 +17,10 @@ public:
   /// The longest text in tokens.
   int64_t context() const { return embedder.context(); }
 
-  /// The labels() logits of each text, which has 1 to context() tokens. Throws UserErrors TokenOutOfRange, and
-  /// NonFinite if one is not finite.
-  std::vector<std::vector<float>> logits(llvm::ArrayRef<std::vector<int32_t>> texts);
+  /// The labels() logits of each text or pair of texts, which has 1 to context() tokens, with `types` as
+  /// Embedder::embed takes them. Throws UserErrors TokenOutOfRange, and NonFinite if one is not finite.
+  std::vector<std::vector<float>> logits(llvm::ArrayRef<std::vector<int32_t>> texts,
+                                         llvm::ArrayRef<std::vector<int32_t>> types);
 
 private:
   Executor &executor;

@@ -65,6 +65,8 @@ Embedder::Embedder(Executor &executor) : executor(executor), limit(fact<&ModelFa
       sizes.push_back(n);
       columns = f->results()[0].dim(1);
       stride = f->results()[0].padded(1);
+      if (f->body.args.size() > 3)
+        typesTaken = fact<&ModelFacts::tokenTypes>(executor.planned());
     }
   if (sizes.empty())
     throw UserError(ErrorCode::PlanDamaged, "the plan makes no vectors of texts: it has no @embed_N",
@@ -100,9 +102,24 @@ std::vector<Embedder::Call> Embedder::callsFor(llvm::ArrayRef<std::vector<int32_
   return calls;
 }
 
-const float *Embedder::run(const Call &call, llvm::ArrayRef<std::vector<int32_t>> texts) {
+void Embedder::requireKnownTypes(llvm::ArrayRef<std::vector<int32_t>> texts,
+                                 llvm::ArrayRef<std::vector<int32_t>> types) const {
+  GPTC_CHECK(types.empty() || types.size() == texts.size(), "types of {} of {} texts", types.size(), texts.size());
+  for (size_t i = 0; i < types.size(); ++i) {
+    GPTC_CHECK(types[i].size() == texts[i].size(), "{} types of {} tokens", types[i].size(), texts[i].size());
+    for (const int32_t type : types[i])
+      if (type < 0 || type >= typesTaken)
+        throw UserError(ErrorCode::TokenOutOfRange,
+                        fmt::format("the tokenizer gives tokens the type {}, and the model has {} type{}", type,
+                                    typesTaken, typesTaken == 1 ? "" : "s"),
+                        "take the tokenizer.json that belongs to the model");
+  }
+}
+
+const float *Embedder::run(const Call &call, llvm::ArrayRef<std::vector<int32_t>> texts,
+                           llvm::ArrayRef<std::vector<int32_t>> types) {
   const int64_t n = *llvm::lower_bound(sizes, call.tokens);
-  std::vector<int32_t> tokens(size_t(n), 0);
+  std::vector<int32_t> tokens(size_t(n), 0), typeOf(size_t(n), 0);
   std::vector<int64_t> positions(size_t(n), 0), documents(size_t(2 * n));
   for (int64_t i = 0; i < n; ++i) {  // what is no token of a text is one of its own
     documents[size_t(2 * i)] = i;
@@ -114,6 +131,7 @@ const float *Embedder::run(const Call &call, llvm::ArrayRef<std::vector<int32_t>
     for (int64_t i = 0; i < count; ++i) {
       const size_t to = size_t(begin + i);
       tokens[to] = texts[text][size_t(i)];
+      typeOf[to] = types.empty() ? 0 : types[text][size_t(i)];
       positions[to] = i;
       documents[2 * to] = begin;
       documents[2 * to + 1] = begin + count;
@@ -121,15 +139,19 @@ const float *Embedder::run(const Call &call, llvm::ArrayRef<std::vector<int32_t>
     at = begin + count;
   }
   const std::string function = functionOf(n);
-  executor.run(function, {tokens.data(), positions.data(), documents.data()});
+  std::vector<const void *> args = {tokens.data(), positions.data(), documents.data()};
+  if (typesTaken > 1)
+    args.push_back(typeOf.data());
+  executor.run(function, args);
   return static_cast<const float *>(executor.result(function, 0));
 }
 
 std::vector<std::vector<float>> Embedder::embed(llvm::ArrayRef<std::vector<int32_t>> texts, Pooling pooling,
-                                                bool normalized) {
+                                                bool normalized, llvm::ArrayRef<std::vector<int32_t>> types) {
+  requireKnownTypes(texts, types);
   std::vector<std::vector<float>> vectors(texts.size());
   for (const Call &call : callsFor(texts)) {
-    const float *const row = run(call, texts);
+    const float *const row = run(call, texts, types);
     int64_t at = 0;
     for (const size_t text : call.texts) {
       const int64_t begin = nextPlace(at), count = int64_t(texts[text].size());

@@ -32,9 +32,11 @@ public:
   int64_t width() const { return columns; }
   int64_t context() const { return limit; }
 
-  /// A vector of width() elements for each text, which has 1 to context() tokens; `normalized` to length 1. Throws
-  /// UserErrors TokenOutOfRange, and NonFinite for a vector that is not finite.
-  std::vector<std::vector<float>> embed(llvm::ArrayRef<std::vector<int32_t>> texts, Pooling pooling, bool normalized);
+  /// A vector of width() elements for each text, which has 1 to context() tokens; `normalized` to length 1. `types`: of
+  /// the tokens of each text, if not all are 0. Throws UserErrors TokenOutOfRange, also for a type that the model has
+  /// not, and NonFinite for a vector that is not finite.
+  std::vector<std::vector<float>> embed(llvm::ArrayRef<std::vector<int32_t>> texts, Pooling pooling, bool normalized,
+                                        llvm::ArrayRef<std::vector<int32_t>> types = {});
 
 private:
   struct Call {
@@ -42,11 +44,14 @@ private:
     int64_t tokens = 0;         // the end of the last one
   };
   std::vector<Call> callsFor(llvm::ArrayRef<std::vector<int32_t>> texts) const;
+  void requireKnownTypes(llvm::ArrayRef<std::vector<int32_t>> texts, llvm::ArrayRef<std::vector<int32_t>> types) const;
   /// The vectors of all tokens of the call, in memory that is valid until the next.
-  const float *run(const Call &call, llvm::ArrayRef<std::vector<int32_t>> texts);
+  const float *run(const Call &call, llvm::ArrayRef<std::vector<int32_t>> texts,
+                   llvm::ArrayRef<std::vector<int32_t>> types);
 
   Executor &executor;
   int64_t columns = 0, stride = 0, limit;
+  int64_t typesTaken = 1;      // by the functions: types are less; 1: they have no such argument
   std::vector<int64_t> sizes;  // N, ascending
 };
 

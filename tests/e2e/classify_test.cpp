@@ -18,14 +18,33 @@ namespace {
 const std::string models = GPTC_SOURCE_DIR "/tests/e2e/labels/";
 
 struct ClassifyTest : ::testing::Test {
-  /// A copy of a model, with a tokenizer.
+  /// A copy of a model, with its tokenizer or one of single texts.
   std::string folder(const std::string &name) {
     const std::string to = w.path(name);
     fs::create_directories(to);
-    for (const char *file : {"config.json", "model.safetensors"})
-      fs::copy(models + name + "/" + file, to, fs::copy_options::overwrite_existing);
     writeFile(to + "/tokenizer.json", tokenizerOf31Words(true));
+    for (const auto &file : fs::directory_iterator(models + name))
+      if (file.path().filename() != "golden.json")
+        fs::copy(file, to, fs::copy_options::overwrite_existing);
     return to;
+  }
+  /// Changes a JSON file of a folder.
+  static void change(const std::string &file, const json &changes) {
+    json content = json::parse(readFile(file));
+    content.merge_patch(changes);
+    writeFile(file, content.dump());
+  }
+  /// The texts and pairs of a golden as a file for --jsonl.
+  std::string objectsOf(const json &golden) {
+    std::string lines;
+    for (const json &one : golden) {
+      json line = {{"text", one.at("text")}};
+      if (one.contains("text_pair"))
+        line["text_pair"] = one.at("text_pair");
+      lines += line.dump() + "\n";
+    }
+    writeFile(w.path("texts.jsonl"), lines);
+    return w.path("texts.jsonl");
   }
   static json goldenOf(const std::string &name) { return json::parse(readFile(models + name + "/golden.json")); }
   /// The texts of these ids, without the tokens around them.
@@ -145,6 +164,166 @@ TEST_F(ClassifyTest, LinesAreAsAskedFor) {
   EXPECT_EQ(w.gptrun({"embed", dir, "--text", text}).code, 0);
 }
 
+double sigmoidOf(double x) { return 1 / (1 + std::exp(-x)); }
+
+TEST_F(ClassifyTest, PairsAreReadAndScoredAsByTransformers) {
+  for (const std::string name : {"pair", "score", "several"}) {
+    const json golden = goldenOf(name);
+    const std::string dir = folder(name), file = objectsOf(golden);
+    const json config = json::parse(readFile(dir + "/config.json"));
+    const std::vector<std::string> args = {dir, "--precision", "fp32", "--logits", "--jsonl", "--texts", file};
+    const std::vector<std::string> lines = linesOf(args);
+    ASSERT_EQ(lines.size(), golden.size());
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const json line = json::parse(lines[i]);
+      EXPECT_EQ(line.at("text"), i);
+      EXPECT_EQ(line.at("tokens"), golden[i].at("ids").size());
+      const std::vector<double> want = golden[i].at("logits"), got = line.at("logits");
+      ASSERT_EQ(got.size(), want.size());
+      double difference = 0, norm = 0;
+      for (size_t j = 0; j < want.size(); ++j) {
+        difference += std::pow(got[j] - want[j], 2);
+        norm += std::pow(want[j], 2);
+      }
+      EXPECT_LE(std::sqrt(difference), 1e-5 * std::max(1.0, std::sqrt(norm))) << name << " " << i;
+      const json &labels = config.at("id2label"), &scores = line.at("scores");
+      ASSERT_EQ(scores.size(), labels.size());
+      std::vector<std::string> names;
+      for (size_t j = 0; j < labels.size(); ++j)
+        names.push_back(labels.at(std::to_string(j)));
+      if (name == "score") {  // its number is the score, and names nothing
+        EXPECT_EQ(line.at("score"), line.at("logits")[0]);
+        EXPECT_EQ(scores.at("LABEL_0"), line.at("score"));
+        EXPECT_FALSE(line.contains("label"));
+        continue;
+      }
+      size_t best = 0;
+      if (name == "pair") {
+        best = bestOf(line, names, got);
+      } else {
+        for (size_t j = 0; j < names.size(); ++j) {
+          EXPECT_NEAR(scores.at(names[j]).get<double>(), sigmoidOf(got[j]), 1e-6) << line;
+          best = got[j] > got[best] ? j : best;
+        }
+      }
+      EXPECT_EQ(line.at("label"), names[best]);
+      EXPECT_EQ(line.at("score"), scores.at(names[best]));
+    }
+    const int64_t most = name == "pair" ? 16 : 20;
+    EXPECT_NE(run(args).output.find(fmt::format("cut to {} tokens", most)), std::string::npos) << name;
+  }
+}
+
+TEST_F(ClassifyTest, APairHasTheSameBitsAloneAndAmongOthers) {
+  const json golden = goldenOf("pair");
+  const std::string dir = folder("pair"), file = objectsOf(golden);
+  for (const char *precision : {"fp32", "bf16"}) {
+    auto logits = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), {dir, "--precision", precision, "--logits"});
+      std::vector<std::string> all;
+      for (const std::string &line : linesOf(std::move(more)))
+        all.push_back(json::parse(line).at("logits").dump());
+      return all;
+    };
+    const std::vector<std::string> together = logits({"--jsonl", "--texts", file});
+    ASSERT_EQ(together.size(), golden.size());
+    EXPECT_EQ(logits({"--batch", "3", "--threads", "1", "--jsonl", "--texts", file}), together) << precision;
+    for (const size_t i : {5, 9, 15})
+      EXPECT_EQ(logits({"--text", golden[i].at("text"), "--text-pair", golden[i].at("text_pair")}),
+                std::vector{together[i]})
+          << precision << " " << i;
+    // Text by text the same words are something else.
+    EXPECT_NE(logits({"--text",
+                      golden[5].at("text").get<std::string>() + " " + golden[5].at("text_pair").get<std::string>()}),
+              std::vector{together[5]});
+  }
+}
+
+TEST_F(ClassifyTest, LinesOfObjectsHaveNumbersOrIds) {
+  const std::string dir = folder("pair"), file = w.path("texts.jsonl");
+  writeFile(file, "{\"text\": \"t4\", \"id\": \"a\\n\u00e9\"}\n{\"text\": \"t4\", \"text_pair\": null, \"id\": null}\n"
+                  "{\"id\": {\"b\": [1, 2.5]}, \"text_pair\": \"\", \"text\": \"t4\"}\n");
+  const std::vector<std::string> lines = linesOf({dir, "--jsonl", "--texts", file});
+  ASSERT_EQ(lines.size(), 3u);
+  json first = json::parse(lines[0]), second = json::parse(lines[1]), third = json::parse(lines[2]);
+  EXPECT_EQ(first.at("id"), "a\n\u00e9");
+  EXPECT_FALSE(first.contains("text"));
+  EXPECT_EQ(second.at("text"), 1);
+  EXPECT_FALSE(second.contains("id"));
+  EXPECT_EQ(third.at("id"), json::parse("{\"b\": [1, 2.5]}"));
+  EXPECT_EQ(first.at("scores"), second.at("scores"));
+  EXPECT_EQ(first.at("scores"), third.at("scores")) << "an empty text_pair is none";
+  // Without --jsonl lines are texts.
+  EXPECT_NE(json::parse(linesOf({dir, "--texts", file}).at(0)).at("scores"), first.at("scores"));
+  // Lines before a bad one are done, and it is named.
+  const std::pair<const char *, const char *> bad[] = {
+      {"t4", "this is no JSON"},
+      {"[]", "this is no object"},
+      {"{}", "text: is missing"},
+      {"{\"text\": [\"t4\"]}", "text: must be a text"},
+      {"{\"text\": \"t4\", \"text_pair\": 3}", "text_pair: must be a text"},
+      {"{\"text\": \"t4\", \"text_pairs\": \"t4\"}", "\"text_pairs\": unknown; is it text_pair?"},
+      {"{\"text\": \"\\ud83d\"}", "column 17: a \\u escape is half of a character"}};
+  for (const auto &[line, why] : bad) {
+    writeFile(file, fmt::format("{{\"text\": \"t4\"}}\n{}\n", line));
+    const Result r = run({dir, "--jsonl", "--texts", file});
+    EXPECT_EQ(r.code, 3) << r.output;
+    EXPECT_NE(r.output.find("{\"text\":0,"), std::string::npos) << r.output;
+    EXPECT_NE(r.output.find(fmt::format("texts.jsonl, line 2: {}", why)), std::string::npos) << why << "\n" << r.output;
+  }
+  refuses({dir, "--jsonl", "--text", "t4"}, 2, "--texts");
+  refuses({dir, "--text-pair", "t4", "--texts", file}, 2, "--text");
+}
+
+TEST_F(ClassifyTest, PairsThatAModelOrTokenizerHasNotAreRefused) {
+  const std::vector<std::string> pair = {"--text", "t4", "--text-pair", "t5"};
+  auto with = [&](const std::string &dir) {
+    std::vector<std::string> args = {dir};
+    args.insert(args.end(), pair.begin(), pair.end());
+    return args;
+  };
+  refuses(with(folder("two")), 3, "does not say how a pair of texts is read");
+  // Types of a tokenizer of other models, and a model that has one type.
+  const std::string dir = folder("pair");
+  json tokenizer = json::parse(readFile(dir + "/tokenizer.json"));
+  for (json &part : tokenizer.at("post_processor").at("pair"))
+    for (json &of : part)
+      of["type_id"] = of.at("type_id").get<int>() * 2;
+  writeFile(dir + "/tokenizer.json", tokenizer.dump());
+  refuses(with(dir), 3, "the tokenizer gives tokens the type 2, and the model has 2 types");
+  EXPECT_EQ(run({dir, "--text", "t4"}).code, 0);
+  change(dir + "/tokenizer_config.json", {{"model_input_names", {"input_ids"}}});
+  EXPECT_EQ(run(with(dir)).code, 0) << "without types";
+  change(dir + "/tokenizer_config.json", {{"model_max_length", "long"}});
+  refuses(with(dir), 5, "tokenizer_config.json: model_max_length is \"long\"");
+}
+
+TEST_F(ClassifyTest, ScoresOfCrossEncodersAreWhatTheySay) {
+  const std::string dir = folder("score");
+  const json golden = goldenOf("score"), &one = golden[8];
+  auto lineOf = [&] {
+    return json::parse(
+        linesOf({dir, "--precision", "fp32", "--logits", "--text", one.at("text"), "--text-pair", one.at("text_pair")})
+            .at(0));
+  };
+  change(dir + "/config.json",
+         {{"problem_type", nullptr},
+          {"sentence_transformers", {{"activation_fn", "torch.nn.modules.activation.Sigmoid"}, {"version", "4.0.1"}}}});
+  const json line = lineOf();
+  EXPECT_NEAR(line.at("score").get<double>(), sigmoidOf(one.at("logits")[0]), 1e-5) << line;
+  EXPECT_NEAR(line.at("logits")[0].get<double>(), one.at("logits")[0].get<double>(), 1e-5) << line;
+  change(dir + "/config.json", {{"sentence_transformers", {{"activation_fn", "torch.nn.modules.linear.Identity"}}}});
+  EXPECT_EQ(lineOf().at("score"), line.at("logits")[0]);
+  change(dir + "/config.json", {{"sentence_transformers", {{"activation_fn", "torch.nn.modules.activation.Tanh"}}}});
+  refuses({dir, "--text", "t4"}, 3, "activation_fn is \"torch.nn.modules.activation.Tanh\"");
+  // A regression of several numbers has no score that stands for all.
+  const std::string several = folder("several");
+  change(several + "/config.json", {{"problem_type", "regression"}});
+  const json numbers = json::parse(linesOf({several, "--logits", "--top", "4", "--text", "t4"}).at(0));
+  EXPECT_FALSE(numbers.contains("label") || numbers.contains("score")) << numbers;
+  EXPECT_EQ(numbers.at("scores").at("toxic"), numbers.at("logits")[0]);
+}
+
 TEST_F(ClassifyTest, WhatIsNoClassifierIsExplained) {
   const std::string dir = folder("two"), text = "t4 t5";
   refuses({dir}, 2, "which texts?");
@@ -169,18 +348,22 @@ TEST_F(ClassifyTest, WhatIsNoClassifierIsExplained) {
   with("architectures", "none", 3, "no classifier of texts, architectures is missing");
   with("architectures", {"BertForMaskedLM"}, 3, "`gptrun embed` makes vectors");
   with("architectures", {"RobertaForSequenceClassification"}, 3, "the classifier RobertaForSequenceClassification");
-  with("problem_type", "regression", 3, "problem_type is \"regression\"");
-  with("problem_type", "multi_label_classification", 3, "problem_type is ");
+  with("problem_type", "ranking", 3, "problem_type is \"ranking\"");
   with("num_labels", 3, 5, "num_labels is 3, id2label has 2 names");
   with("id2label", {{"0", "a"}, {"2", "b"}}, 5, "id2label has 2 names, and one for \"2\"");
   with("id2label", {{"0", "a"}, {"01", "b"}}, 5, "one for \"01\"");
-  with("id2label", {{"0", "a"}, {"1", "a"}}, 5, "the name \"a\" twice");
+  with("id2label", {{"0", "a"}, {"1", "a"}}, 5, "config.json: id2label has the name \"a\" twice, for 0 and 1");
   with("id2label", {{"0", "a"}, {"1", ""}}, 5, "id2label names 1 \"\"");
   with("id2label", {{"0", "a"}, {"1", 7}}, 5, "id2label names 1 7");
   with("id2label", json::object(), 5, "id2label is no object of ");
-  with("id2label", {{"0", "a"}}, 3, "regression");
+  with("id2label", {{"0", "a"}}, 5, "label2id is not the reverse");
   with("label2id", {{"dull", 1}, {"bright", 0}}, 5, "label2id is not the reverse");
   with("label2id", 3, 5, "label2id is not the reverse");
+  // Half of a character, as Python writes it.
+  std::string half = readFile(models + "two/config.json");
+  half.replace(half.find("dull"), 4, "\\udc00");
+  writeFile(dir + "/config.json", half);
+  refuses({dir, "--text", text}, 5, "config.json: line 15, column 16: a \\u escape is half of a character");
   // A classifier of other sizes than the weights, and none at all.
   json more = good;
   more["id2label"]["2"] = "third";

@@ -3,7 +3,6 @@
 #include "codegen/codegen.h"
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_families.h"
-#include "frontends/hf_labels.h"
 #include "frontends/model_builder.h"
 #include "frontends/model_text.h"
 #include "frontends/tokenizer/tokenizer.h"
@@ -119,7 +118,7 @@ ImportedModel inFolder(const std::string &dir, ImportFor purpose) {
     throw UserError(there.differences);
   if (purpose == ImportFor::labels)
     found.labels = readHfLabels(dir);
-  found.wide = requireWeights(dir, *moduleOf(built, purpose, int64_t(found.labels.size())));
+  found.wide = requireWeights(dir, *moduleOf(built, purpose, int64_t(found.labels.names.size())));
   const json config = contentOf(fs::path(dir) / "config.json");
   found.family = config.at("model_type");
   found.title = "a model of the family " + found.family;

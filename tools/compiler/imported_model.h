@@ -2,6 +2,7 @@
 // and `gptrun sample` take them without a plan on disk.
 #pragma once
 
+#include "frontends/hf_labels.h"
 #include "frontends/toml_config.h"
 #include "runtime/checkpoint/gguf_weights.h"
 #include "runtime/plan/plan.h"
@@ -19,13 +20,13 @@ enum class ImportFor { tokens, vectors, labels, sizes };
 struct ImportedModel {
   std::string path;  // as given
   ModelConfig model;
-  int64_t context = 0;              // as it is described, which model.blockSize may be too short for
-  std::string family, title;        // "llama", and what it is in words
-  std::vector<int64_t> ends;        // tokens that end a text
-  std::string tokenizer;            // its file; "": none
-  bool wide = true;                 // whether a matrix is stored in more than 16 bits
-  StoredWeights stored;             // how a GGUF file has matrices
-  std::vector<std::string> labels;  // their names, for labels
+  int64_t context = 0;        // as it is described, which model.blockSize may be too short for
+  std::string family, title;  // "llama", and what it is in words
+  std::vector<int64_t> ends;  // tokens that end a text
+  std::string tokenizer;      // its file; "": none
+  bool wide = true;           // whether a matrix is stored in more than 16 bits
+  StoredWeights stored;       // how a GGUF file has matrices
+  HfLabels labels;            // for labels
 
   bool isGguf() const;  // else a folder
 

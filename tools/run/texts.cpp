@@ -1,6 +1,7 @@
 #include "tools/run/texts.h"
 
 #include "frontends/hf_folder.h"
+#include "frontends/hf_text_form.h"
 #include "ir/facts.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/serve/scored_loss.h"
@@ -216,14 +217,15 @@ void runEmbed(RunOptions o) {
 void runClassify(RunOptions o) {
   requireTexts(o.classify.input);
   const ImportedModel imported = importedModel(o.plan, ImportFor::labels);
+  const TextForm form = readHfTextForm(o.plan);
   Plan plan = planForTexts(o, imported, ImportFor::labels);
   const Tokenizer tokenizer = Tokenizer::load(tokenizerOf(plan));
   const Inference inference(o, plan);
-  Session session(embeddingPlan(std::move(plan), defaultCacheDir(), int64_t(imported.labels.size())), defaultCacheDir(),
-                  o.threads);
+  Session session(embeddingPlan(std::move(plan), defaultCacheDir(), int64_t(imported.labels.names.size())),
+                  defaultCacheDir(), o.threads);
   noteWeights(*session.plan.planned);
   inference.load(session);
-  classifyTexts(session.executor, tokenizer, imported.labels, o.classify);
+  classifyTexts(session.executor, tokenizer, imported.labels, form, o.classify);
 }
 
 void runEval(RunOptions o) {

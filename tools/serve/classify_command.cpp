@@ -28,35 +28,49 @@ std::vector<double> softmax(const std::vector<float> &logits) {
   return p;
 }
 
+/// The probability that each label is right, whatever the others are.
+std::vector<double> sigmoid(const std::vector<float> &logits) {
+  std::vector<double> p;
+  for (const float x : logits)
+    p.push_back(1 / (1 + std::exp(-double(x))));
+  return p;
+}
+
+std::vector<double> scoresOf(const std::vector<float> &logits, LabelScores how) {
+  switch (how) {
+  case LabelScores::softmax:
+    return softmax(logits);
+  case LabelScores::sigmoid:
+    return sigmoid(logits);
+  case LabelScores::identity:
+    return {logits.begin(), logits.end()};
+  }
+  GPTC_UNREACHABLE("scores {}", int(how));
+}
+
 class Classification {
 public:
-  Classification(Executor &executor, const Tokenizer &tokenizer, const std::vector<std::string> &labels,
+  Classification(Executor &executor, const Tokenizer &tokenizer, const HfLabels &labels, TextForm form,
                  const ClassifyCommand &command)
-      : classifier(executor), tokenizer(tokenizer), command(command) {
-    GPTC_CHECK(classifier.labels() == int64_t(labels.size()), "{} labels have names", labels.size());
-    for (const std::string &name : labels)
+      : classifier(executor), tokenizer(tokenizer), labels(labels), form(std::move(form)), command(command) {
+    GPTC_CHECK(classifier.labels() == int64_t(labels.names.size()), "{} labels have names", labels.names.size());
+    for (const std::string &name : labels.names)
       names.push_back(nlohmann::json(name).dump());
+    const int64_t context = classifier.context();
+    this->form.most = this->form.most ? std::min(this->form.most, context) : context;
   }
 
   void run() {
-    TextBatches(
-        command.input, classifier.context(),
-        [&](const std::string &text, bool continued) {
-          std::vector<int32_t> tokens;
-          tokenizer.encode(text, tokens, {.addSpecial = true, .continued = continued});
-          return tokens;
-        },
-        [&](llvm::ArrayRef<std::vector<int32_t>> texts) {
-          const auto logits = classifier.logits(texts);
-          for (size_t i = 0; i < texts.size(); ++i)
-            write(texts[i].size(), logits[i]);
-        })
-        .run();
+    TextBatches(command.input, tokenizer, form, [&](const TextBatch &batch) {
+      const auto logits = classifier.logits(batch.tokens, batch.types);
+      for (size_t i = 0; i < batch.size(); ++i)
+        write(batch.ids[i], batch.tokens[i].size(), logits[i]);
+    }).run();
   }
 
 private:
-  void write(size_t tokens, const std::vector<float> &logits) {
-    const std::vector<double> p = softmax(logits);
+  void write(const std::string &id, size_t tokens, const std::vector<float> &logits) {
+    const std::vector<double> p = scoresOf(logits, labels.scores);
     std::vector<size_t> shown(p.size());
     std::iota(shown.begin(), shown.end(), size_t(0));
     const size_t best = size_t(std::max_element(p.begin(), p.end()) - p.begin());
@@ -67,14 +81,19 @@ private:
     std::string scores;
     for (const size_t i : shown)
       scores += fmt::format("{}{}:{}", scores.empty() ? "" : ",", names[i], float(p[i]));
-    const std::string line =
-        fmt::format("{{\"text\":{},\"tokens\":{},\"label\":{},\"score\":{},\"scores\":{{{}}}{}}}\n", written++, tokens,
-                    names[best], float(p[best]), scores, command.logits ? ",\"logits\":" + numbersOf(logits) : "");
+    const std::string which = id.empty() ? fmt::format("\"text\":{}", written) : "\"id\":" + id,
+                      label = labels.isRegression ? "" : fmt::format(",\"label\":{}", names[best]),
+                      score = labels.isRegression && p.size() > 1 ? "" : fmt::format(",\"score\":{}", float(p[best]));
+    ++written;
+    const std::string line = fmt::format("{{{},\"tokens\":{}{}{},\"scores\":{{{}}}{}}}\n", which, tokens, label, score,
+                                         scores, command.logits ? ",\"logits\":" + numbersOf(logits) : "");
     std::fwrite(line.data(), 1, line.size(), stdout);
   }
 
   Classifier classifier;
   const Tokenizer &tokenizer;
+  const HfLabels &labels;
+  TextForm form;
   const ClassifyCommand &command;
   std::vector<std::string> names;  // as JSON
   int64_t written = 0;
@@ -83,15 +102,15 @@ private:
 }  // namespace
 
 void addClassifyOptions(Command classify, ClassifyCommand &command) {
-  addTextOptions(classify, command.input, "labels");
+  addPairOptions(classify, addTextOptions(classify, command.input, "labels"), command.input);
   classify.option("--top", command.top, "scores of so many labels, best first; default: of all, in the model's order")
       .within(int64_t(1), int64_t(1) << 16);
   classify.flag("--logits", command.logits, "logits, too, in the model's order");
 }
 
-void classifyTexts(Executor &executor, const Tokenizer &tokenizer, const std::vector<std::string> &labels,
+void classifyTexts(Executor &executor, const Tokenizer &tokenizer, const HfLabels &labels, TextForm form,
                    const ClassifyCommand &command) {
-  Classification(executor, tokenizer, labels, command).run();
+  Classification(executor, tokenizer, labels, std::move(form), command).run();
 }
 
 }  // namespace gptc

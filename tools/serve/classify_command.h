@@ -1,12 +1,11 @@
 // `gptrun classify`: labels of texts.
 #pragma once
 
-#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/hf_labels.h"
 #include "tools/commands/command_line.h"
 #include "tools/serve/text_batches.h"
 
-#include <string>
-#include <vector>
+#include <cstdint>
 
 namespace gptc {
 
@@ -20,10 +19,12 @@ struct ClassifyCommand {
 
 void addClassifyOptions(Command classify, ClassifyCommand &command);
 
-/// Writes a JSON line {"text", "tokens", "label", "score", "scores"} for each text, in order: `label` is the likeliest,
-/// `score` its probability, `scores` the probabilities by the names of the labels, `labels` by their numbers. Throws
-/// what TextBatches::run and Classifier throw.
-void classifyTexts(Executor &executor, const Tokenizer &tokenizer, const std::vector<std::string> &labels,
+/// Writes a JSON line {"text", "tokens", "label", "score", "scores"} for each text or pair, in order: `label` is the
+/// likeliest, `score` its probability, `scores` the probabilities by the names of the labels. A regression chooses no
+/// label, and has a `score` if it gives one number. Where the line of a text names an id, `id` stands for `text`.
+/// `form`: how the model's folder has texts read; none is longer than the model's context. Throws what TextBatches::run
+/// and Classifier throw.
+void classifyTexts(Executor &executor, const Tokenizer &tokenizer, const HfLabels &labels, TextForm form,
                    const ClassifyCommand &command);
 
 }  // namespace gptc

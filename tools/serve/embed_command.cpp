@@ -53,13 +53,10 @@ public:
       file.emplace(command.out, embedder.width());
     if (command.time)
       embedder.prepare();
-    TextBatches(
-        command.input, command.vectors.longest(embedder.context()),
-        [&](const std::string &text, bool continued) {
-          return tokensToEmbed(tokenizer, text, command.vectors, continued);
-        },
-        [&](llvm::ArrayRef<std::vector<int32_t>> texts) { writeAll(texts); })
-        .run();
+    const TextForm form = {.most = command.vectors.longest(embedder.context()),
+                           .prompt = command.vectors.prompt,
+                           .parseSpecial = command.vectors.parseSpecial};
+    TextBatches(command.input, tokenizer, form, [&](const TextBatch &batch) { writeAll(batch.tokens); }).run();
     if (file)
       file->commit();
     if (const double seconds = std::chrono::duration<double>(spent).count(); command.time)
@@ -146,12 +143,8 @@ std::string numbersOf(const std::vector<float> &vector) {
   return out + "]";
 }
 
-std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, const VectorChoice &choice,
-                                   bool continued) {
-  std::vector<int32_t> tokens;
-  tokenizer.encode(choice.prompt + text, tokens,
-                   {.parseSpecial = choice.parseSpecial, .addSpecial = true, .continued = continued});
-  return tokens;
+std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, const VectorChoice &choice) {
+  return tokenizer.encode(choice.prompt + text, {.parseSpecial = choice.parseSpecial, .addSpecial = true});
 }
 
 void embedTexts(Executor &executor, const Tokenizer &tokenizer, const EmbedCommand &command) {

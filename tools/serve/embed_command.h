@@ -43,10 +43,9 @@ struct EmbedCommand {
 };
 
 void addEmbedOptions(Command embed, EmbedCommand &command);
-/// The tokens of a text behind the choice's prompt, with those that the tokenizer puts around them; `continued`: with
-/// nothing behind them. Throws what Tokenizer::encode throws.
-std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, const VectorChoice &choice,
-                                   bool continued = false);
+/// The tokens of a text behind the choice's prompt, with those that the tokenizer puts around them. Throws what
+/// Tokenizer::encode throws.
+std::vector<int32_t> tokensToEmbed(const Tokenizer &tokenizer, const std::string &text, const VectorChoice &choice);
 
 /// Writes the vectors of all texts in order, to standard output as JSON lines {"text", "tokens", "vector"}, or as one
 /// array f32[texts, width] in NumPy's format 1.0, which appears whole or not at all. Throws what TextBatches::run

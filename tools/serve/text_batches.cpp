@@ -1,21 +1,39 @@
 #include "tools/serve/text_batches.h"
 
 #include "support/diagnostics.h"
+#include "support/json.h"
+#include "support/json_problem.h"
 #include "support/stderr.h"
+#include "support/words.h"
 #include "tools/serve/lines.h"
 
-#include <algorithm>
+#include "llvm/ADT/STLExtras.h"
+
 #include <cstdio>
 
 namespace gptc {
 
-void addTextOptions(Command command, TextInput &input, const std::string &made) {
+using nlohmann::json;
+
+TextOptions addTextOptions(Command command, TextInput &input, const std::string &made) {
   const Option text = command.option("--text", input.text, "the text");
-  command.option("--texts", input.texts, "every line of a file; -: of standard input").type("FILE").excludes(text);
+  const Option texts =
+      command.option("--texts", input.texts, "every line of a file; -: of standard input").type("FILE").excludes(text);
   command
       .option("--batch", input.batch,
               fmt::format("texts whose {} are made together, with the same results; default: {}", made, input.batch))
       .within(int64_t(1), int64_t(1) << 20);
+  return {text, texts};
+}
+
+void addPairOptions(Command command, TextOptions options, TextInput &input) {
+  command.option("--text-pair", input.pair, "the second of a pair of texts, behind --text; an empty one is none")
+      .needs(options.text);
+  command
+      .flag("--jsonl", input.jsonl,
+            "lines of --texts are objects with a text and any of text_pair, the second of a pair, and id, which stands "
+            "in the result for its number")
+      .needs(options.texts);
 }
 
 void requireTexts(const TextInput &input) {
@@ -23,8 +41,8 @@ void requireTexts(const TextInput &input) {
     throw UserError(ErrorCode::Usage, "which texts?", "give --text TEXT, or --texts FILE with a text a line");
 }
 
-TextBatches::TextBatches(const TextInput &input, int64_t most, Encode encode, Take take)
-    : input(input), most(most), encode(std::move(encode)), take(std::move(take)) {}
+TextBatches::TextBatches(const TextInput &input, const Tokenizer &tokenizer, TextForm form, Take take)
+    : input(input), tokenizer(tokenizer), form(std::move(form)), take(std::move(take)) {}
 
 void TextBatches::run() {
   if (input.text)
@@ -33,35 +51,54 @@ void TextBatches::run() {
     stream();
   giveAll();
   if (shortened)
-    printError("note: {} text{} cut to {} tokens\n", shortened, shortened == 1 ? "" : "s", most);
+    printError("note: {} text{} cut to {} tokens\n", shortened, shortened == 1 ? "" : "s", form.most);
 }
 
-void TextBatches::add(const std::string &text, const std::string &what) {
-  std::vector<int32_t> tokens;
+TextBatches::Given TextBatches::objectIn(const std::string &line) {
+  const auto refuse = [](const std::string &why) { throw UserError(ErrorCode::DataInvalid, why); };
+  const json object = parseJsonOrDiscard<json>(line);
+  if (object.is_discarded()) {
+    const std::string half = halfCharacterIn(line);
+    refuse(half.empty() ? "this is no JSON" : half);
+  }
+  if (!object.is_object())
+    refuse("this is no object");
+  const std::vector<std::string> known = {"text", "text_pair", "id"};
+  for (const auto &[name, value] : object.items())
+    if (!llvm::is_contained(known, name)) {
+      const std::string near = nearestWord(name, known);
+      refuse(fmt::format("{}: unknown{}", json(name).dump(), near.empty() ? "" : fmt::format("; is it {}?", near)));
+    }
+  const json &text = part(object, "text"), &pair = part(object, "text_pair"), &id = part(object, "id");
+  if (!text.is_string())
+    refuse(text.is_null() ? "text: is missing" : "text: must be a text");
+  if (!pair.is_null() && !pair.is_string())
+    refuse("text_pair: must be a text");
+  Given given = {.text = text.get<std::string>(), .pair = std::nullopt, .id = id.is_null() ? "" : id.dump()};
+  if (pair.is_string())
+    given.pair = pair.get<std::string>();
+  return given;
+}
+
+void TextBatches::add(const std::string &line, const std::string &what) {
+  Given given{line, input.pair, ""};
+  TypedText text;
   try {
-    tokens = encode(text, false);
-    if (int64_t(tokens.size()) > most)
-      cut(tokens, text);
+    if (input.jsonl)
+      given = objectIn(line);
+    text = typedText(tokenizer, given.text, given.pair, form);
   } catch (const UserError &e) {
-    if (e.diagnostics[0].code == ErrorCode::Usage)
+    const ErrorCode code = e.diagnostics[0].code;
+    if (code == ErrorCode::Usage || code == ErrorCode::NotBuiltYet)
       throw;
     throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", what, e.diagnostics[0].message));
   }
-  if (tokens.empty())
+  if (text.tokens.empty())
     throw UserError(ErrorCode::DataInvalid, fmt::format("{} has no tokens", what), "leave it out");
-  texts.push_back(std::move(tokens));
-}
-
-void TextBatches::cut(std::vector<int32_t> &tokens, const std::string &text) {
-  const auto around = int64_t(encode("", false).size());
-  if (around >= most)
-    throw UserError(ErrorCode::Usage,
-                    fmt::format("texts are cut to {} token{}, and the tokenizer puts {} around each", most,
-                                most == 1 ? "" : "s", around),
-                    "give a longer --context, or a model that takes longer texts");
-  const auto behind = int64_t(tokens.size() - encode(text, true).size());
-  tokens.erase(tokens.begin() + (most - behind), tokens.end() - behind);
-  ++shortened;
+  shortened += text.isCut;
+  batch.tokens.push_back(std::move(text.tokens));
+  batch.types.push_back(std::move(text.types));
+  batch.ids.push_back(std::move(given.id));
 }
 
 void TextBatches::stream() {
@@ -79,14 +116,14 @@ void TextBatches::stream() {
     }
   };
   while (!std::ferror(stdout) && next())
-    if (int64_t(texts.size()) == input.batch || !lines.ready())
+    if (int64_t(batch.size()) == input.batch || !lines.ready())
       giveAll();
 }
 
 void TextBatches::giveAll() {
-  if (!texts.empty())
-    take(texts);
-  texts.clear();
+  if (batch.size())
+    take(batch);
+  batch = {};
   std::fflush(stdout);
 }
 

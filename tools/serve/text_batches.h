@@ -1,9 +1,8 @@
 // The texts of `gptrun embed` and `gptrun classify`: from the command line or a file, as tokens, in batches.
 #pragma once
 
+#include "frontends/tokenizer/typed_text.h"
 #include "tools/commands/command_line.h"
-
-#include "llvm/ADT/ArrayRef.h"
 
 #include <cstdint>
 #include <functional>
@@ -15,41 +14,61 @@ namespace gptc {
 
 struct TextInput {
   std::optional<std::string> text;  // none: those of `texts`
+  std::optional<std::string> pair;  // the second text, beside `text`
   std::string texts;                // a file with a text a line; "-": standard input
+  bool jsonl = false;               // but its lines are objects with text, text_pair and id
   int64_t batch = 256;  // texts that go through the model together: enough to fill calls, few enough to wait for
 };
 
+/// Some options, for those that need them.
+struct TextOptions {
+  Option text, texts;
+};
 /// Adds --text, --texts and --batch. `made`: what a batch is for, "vectors".
-void addTextOptions(Command command, TextInput &input, const std::string &made);
+TextOptions addTextOptions(Command command, TextInput &input, const std::string &made);
+/// Adds --text-pair and --jsonl, for a command that takes pairs.
+void addPairOptions(Command command, TextOptions options, TextInput &input);
 /// Throws UserError(Usage) if it names no text.
 void requireTexts(const TextInput &input);
 
+/// Texts or pairs that go through a model together, each with its tokens, their types, and its id as JSON.
+struct TextBatch {
+  std::vector<std::vector<int32_t>> tokens, types;
+  std::vector<std::string> ids;  // "": its line names none
+
+  size_t size() const { return tokens.size(); }
+};
+
 class TextBatches {
 public:
-  /// The tokens of a text, with those that the tokenizer puts around it; `continued`: with nothing behind.
-  using Encode = std::function<std::vector<int32_t>(const std::string &text, bool continued)>;
-  /// Takes up to TextInput::batch texts.
-  using Take = std::function<void(llvm::ArrayRef<std::vector<int32_t>>)>;
+  /// Takes 1 to TextInput::batch texts.
+  using Take = std::function<void(const TextBatch &)>;
 
-  /// `most`: tokens of a text. Longer ones are cut as if their ends were not there.
-  TextBatches(const TextInput &input, int64_t most, Encode encode, Take take);
+  /// `form.most` tokens has the longest text; longer ones are cut.
+  TextBatches(const TextInput &input, const Tokenizer &tokenizer, TextForm form, Take take);
 
   /// Gives all texts in order. Those that are there are given before any other is waited for; those before a bad line
-  /// are. Throws UserError: FileMissing, Usage if `most` holds no token of a text that must be cut, DataInvalid for a
-  /// text that has no tokens or cannot be encoded.
+  /// are. Throws UserError: FileMissing, what typedText says of Usage and NotBuiltYet, DataInvalid for a line that is
+  /// no such object, and for a text that has no tokens or cannot be encoded.
   void run();
 
 private:
-  void add(const std::string &text, const std::string &what);
-  void cut(std::vector<int32_t> &tokens, const std::string &text);
+  struct Given {
+    std::string text;
+    std::optional<std::string> pair;
+    std::string id;
+  };
+  static Given objectIn(const std::string &line);
+  /// `what` the line is, for messages.
+  void add(const std::string &line, const std::string &what);
   void stream();
   void giveAll();
 
   const TextInput &input;
-  const int64_t most;
-  const Encode encode;
+  const Tokenizer &tokenizer;
+  const TextForm form;
   const Take take;
-  std::vector<std::vector<int32_t>> texts;  // that are not given yet
+  TextBatch batch;  // not given yet
   int64_t shortened = 0;
 };
 

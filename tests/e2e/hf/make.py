@@ -7,7 +7,9 @@
   make.py vectors DIR    DIR/vectors.json: for models there, texts of several lengths as ids, and the mean, the first and
                          the last of what the last norm gives for their tokens, in float64
   make.py labels DIR     DIR/two/ and DIR/five/: classifiers of so many labels, and golden.json with texts as ids and their
-                         logits in float64
+                         logits in float64; DIR/pair/, DIR/score/ and DIR/several/: one of pairs, a regression and one of
+                         several labels at once, with tokenizers, and golden.json with texts, their ids and types, cut by
+                         the tokenizer, and their logits; DIR/texts.json: what other tokenizers make of texts and pairs
 
 No size fills a tile. Weights are larger than those of a training's start, so that every part of the model shows."""
 import json
@@ -162,6 +164,89 @@ def write_labels(folder):
             said.append(dict(ids=ids[0].tolist(), logits=[float(f"{x:.9g}") for x in logits.tolist()]))
         lines = ",\n".join(json.dumps(t, separators=(",", ":")) for t in said)
         (folder / name / "golden.json").write_text("[" + lines + "]\n")
+    write_scorers(folder)
+    write_texts(folder)
+
+
+def word_tokenizer(processor):
+    """The tokens of text "t4 t7" are 4 and 7; t2 and t3 stand around texts."""
+    import tokenizers
+    from tokenizers import models, pre_tokenizers, processors
+    t = tokenizers.Tokenizer(models.WordLevel({f"t{i}": i for i in range(31)}, unk_token="t1"))
+    t.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if processor == "bert":
+        t.post_processor = processors.BertProcessing(("t3", 3), ("t2", 2))
+    elif processor == "roberta":
+        t.post_processor = processors.RobertaProcessing(("t3", 3), ("t2", 2))
+    elif processor == "template":
+        t.post_processor = processors.TemplateProcessing(
+            single="t2 $A t3", pair="t2 $A t3 $B:1 t3:1", special_tokens=[("t2", 2), ("t3", 3)])
+    return t
+
+
+def write_scorers(folder):
+    """Models whose tokenizers cut and type texts: by a template at the end, BERT's way at the beginning, and without types."""
+    import torch
+    sizes = dict(vocab_size=31, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=12,
+                 max_position_embeddings=20, type_vocab_size=2, bos_token_id=1, eos_token_id=2)
+    types = ["input_ids", "token_type_ids", "attention_mask"]
+    models = {
+        "pair": (["entailment", "neutral", "contradiction"], None, "template",
+                 dict(model_max_length=16, model_input_names=types)),
+        "score": (["LABEL_0"], "regression", "bert",
+                  dict(model_max_length=20, model_input_names=types, truncation_side="left")),
+        "several": (["toxic", "insult", "threat", "spam"], "multi_label_classification", "template",
+                    dict(model_max_length=20, model_input_names=["input_ids", "attention_mask"])),
+    }
+    for number, (name, (labels, problem, processor, settings)) in enumerate(models.items()):
+        torch.manual_seed(10 + number)
+        config = transformers.BertConfig(**sizes, id2label=dict(enumerate(labels)),
+                                         label2id={label: i for i, label in enumerate(labels)}, problem_type=problem)
+        config._attn_implementation = "eager"
+        model = transformers.BertForSequenceClassification(config).eval()
+        with torch.no_grad():
+            for key, p in model.named_parameters():
+                p.normal_(1.0 if p.dim() == 1 and key.endswith("weight") else 0.0, 0.2 if p.dim() == 1 else 0.5)
+        out = folder / name
+        model.save_pretrained(out)
+        (out / "tokenizer.json").write_text(word_tokenizer(processor).to_str() + "\n")
+        (out / "tokenizer_config.json").write_text(
+            json.dumps(dict(tokenizer_class="PreTrainedTokenizerFast", **settings), indent=2) + "\n")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+        words = lambda n: " ".join(f"t{i}" for i in torch.randint(4, 31, (n,)).tolist())
+        texts = [(words(n),) for n in (5, 0, 1, 18, 30)]
+        texts += [(words(a), words(b)) for a, b in
+                  ((2, 3), (0, 4), (1, 0), (30, 2), (2, 40), (25, 26), (26, 25), (9, 8), (6, 7), (7, 7), (8, 8))]
+        lines, exact = [], model.double()
+        for one in texts:
+            encoded = tokenizer(*one, truncation=True, return_tensors="pt")
+            with torch.no_grad():
+                logits = exact(**encoded).logits[0]
+            ids = encoded["input_ids"][0].tolist()
+            kinds = encoded["token_type_ids"][0].tolist() if "token_type_ids" in encoded else [0] * len(ids)
+            lines.append(json.dumps(dict(zip(("text", "text_pair"), one), ids=ids, types=kinds,
+                                         logits=[float(f"{x:.9g}") for x in logits.tolist()]), separators=(",", ":")))
+        (out / "golden.json").write_text("[" + ",\n".join(lines) + "]\n")
+
+
+def write_texts(folder):
+    """Texts of a and b words for each tokenizer, cut to several lengths at either side."""
+    lines = []
+    sizes = ((0, None), (3, None), (9, None), (2, 3), (0, 4), (5, 1), (3, 3), (4, 4), (4, 5), (9, 2), (2, 9), (9, 9))
+    for processor in ("template", "bert", "roberta", "none"):
+        for side in ("right", "left"):
+            t = transformers.PreTrainedTokenizerFast(
+                tokenizer_object=word_tokenizer(processor), truncation_side=side,
+                model_input_names=["input_ids", "token_type_ids", "attention_mask"])
+            texts = []
+            for i, (a, b) in enumerate(sizes):
+                one = [" ".join(f"t{4 + j}" for j in range(a))] + ([] if b is None else [" ".join(f"t{16 + j}" for j in range(b))])
+                for most in (8, 9) if a + (b or 0) > 3 else (9,):
+                    encoded = t(*one, truncation=True, max_length=most)
+                    texts.append(dict(text=one, most=most, ids=encoded["input_ids"], types=encoded["token_type_ids"]))
+            said = ",\n".join(json.dumps(x, separators=(",", ":")) for x in texts)
+            lines.append(f'{{"side":"{side}","tokenizer":{word_tokenizer(processor).to_str()},"texts":[\n{said}]}}')
+    (folder / "texts.json").write_text("[" + ",\n".join(lines) + "]\n")
 
 
 if __name__ == "__main__":

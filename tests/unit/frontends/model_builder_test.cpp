@@ -449,6 +449,51 @@ TEST(ModelBuilder, StatesOfModelsOfOtherPrograms) {
     EXPECT_EQ(m->state(gain)->attrs.getString("init"), "zeros") << gain << " is added to 1";
 }
 
+TEST(ModelBuilder, ClassifiersSeeTypesOfTokens) {
+  Config c = variant("types");
+  c.model.causal = false;
+  c.model.blockSize = 20;
+  const auto m = buildModel(c, {.embed = true, .labels = 3}), embeds = buildModel(c, {.embed = true});
+  EXPECT_EQ(verify(*m), std::vector<std::string>{});
+  ASSERT_EQ(m->functions.size(), 3u);
+  EXPECT_TRUE(m->function("embed_16") && m->function("embed_32") && m->function("labels"));
+  EXPECT_EQ(m->function("embed_32")->body.args.size(), 4u);
+  EXPECT_EQ(embeds->function("embed_32")->body.args.size(), 3u);
+  EXPECT_EQ(typesOf(*m, {"pooler.dense.weight", "classifier.weight", "classifier.bias", "lm_head.bias"}),
+            (Types{"f32[8,8]", "f32[8,3]", "f32[3]", "-"}));
+  StateMap states = initialStates(*m, 3), others;
+  for (const auto &s : embeds->states)
+    others[s->name] = states.at(s->name);
+  // Texts of 3 and 5 tokens at 0 and 4.
+  std::vector<double> tokens(16), positions(16), documents(32), types(16, 0);
+  for (size_t i = 0; i < 16; ++i) {
+    const size_t begin = i < 3 ? 0 : i >= 4 && i < 9 ? 4 : i;
+    tokens[i] = double(i * 7 % 11);
+    positions[i] = double(i - begin);
+    documents[2 * i] = double(begin);
+    documents[2 * i + 1] = double(i < 3 ? 3 : begin == 4 ? 9 : i + 1);
+  }
+  const Tensor tok = integers(Type(DType::i32, {1, 16}), tokens), at = integers(Type(DType::i64, {16}), positions),
+               texts = integers(Type(DType::i64, {1, 16, 2}), documents);
+  const auto vectorsOf = [&] {
+    const Tensor args[] = {tok, at, texts, integers(Type(DType::i32, {1, 16}), types)};
+    return interpret(*m->function("embed_16"), args, states)[0].data;
+  };
+  const Tensor args[] = {tok, at, texts};
+  const std::vector<double> untyped = interpret(*embeds->function("embed_16"), args, others)[0].data,
+                            same = vectorsOf();
+  for (size_t i = 0; i < untyped.size(); ++i)
+    EXPECT_NEAR(untyped[i], same[i], 1e-12);
+  types[6] = 2;
+  const std::vector<double> typed = vectorsOf();
+  EXPECT_GT(std::abs(typed[4 * 8] - same[4 * 8]), 1e-6) << "the first token sees the type of another of its text";
+  for (size_t i = 0; i < 3 * 8; ++i)
+    EXPECT_NEAR(typed[i], same[i], 1e-12) << "of the other text";
+  // A model of one type has nothing to say of it.
+  c.model.tokenTypes = 1;
+  EXPECT_EQ(buildModel(c, {.embed = true, .labels = 3})->function("embed_16")->body.args.size(), 3u);
+}
+
 TEST(ModelBuilder, AttributesOfAttentionAndRotations) {
   Config c = variant("gemma");
   c.model.position = Position::rope;

@@ -1,0 +1,14 @@
+// What is wrong with JSON that other programs write and parseJson (support/json.h) does not take.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace gptc {
+
+/// "line 5, column 12: a \u escape is half of a character" if that is why a text is no JSON to us, else "". Strings of
+/// other programs may hold a surrogate without its other one; UTF-8 cannot. A text of one line is given the column
+/// only. Columns are bytes, from 1, where the escape ends or soon after.
+std::string halfCharacterIn(std::string_view text);
+
+}  // namespace gptc
