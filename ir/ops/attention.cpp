@@ -3,7 +3,8 @@
 // A row of qkv holds H query heads, then Hkv key heads, then Hkv value heads, each of D elements: the output of GPT-2's
 // c_attn. Query head h uses key and value head h / (H / Hkv) (grouped queries, Ainslie et al. 2023). With scale =
 // 1/sqrt(D), unless it is given:
-//   s_ij = scale * q_i . k_j,   j <= i if causal, and j > i - window if there is a window (Beltagy et al. 2020);
+//   s_ij = scale * q_i . k_j,   j <= i if causal, and j > i - window if there is a window, without `causal`
+//   |i - j| < window (Beltagy et al. 2020);
 //   with a soft cap, cap * tanh(s_ij / cap) in its place (Bello et al. 2017); with ALiBi minus the head's slope times
 //   |i - j|
 //   lse_i = log sum_j exp(s_ij),   p_ij = exp(s_ij - lse_i),   o_i = sum_j m_ij p_ij v_j
@@ -46,17 +47,23 @@ int64_t firstHead(const Op &op, std::span<const Tensor *const> in) {
   return op.attrs.getInt("of_heads") ? int64_t(in.back()->data[0]) : 0;
 }
 
-/// The first key that query i sees, which sees no key after its own if there is a window.
+/// The first key that query i sees.
 int64_t firstKey(const Op &op, int64_t i) {
   const int64_t window = op.attrs.getInt("window");
   return window ? std::max<int64_t>(0, i - window + 1) : 0;
+}
+
+/// The end of the keys that query i of `rows` sees.
+int64_t endOfKeys(const Op &op, int64_t rows, int64_t i) {
+  const int64_t window = op.attrs.getInt("window");
+  return causal(op) ? i + 1 : window ? std::min(rows, i + window) : rows;
 }
 
 /// The keys that query i of sequence b sees: begin to end - 1. Bounds of documents are taken as including i.
 struct Seen {
   int64_t begin, end;
   Seen(const Op &op, const Heads &n, std::span<const Tensor *const> in, int64_t b, int64_t i)
-      : begin(firstKey(op, i)), end(causal(op) ? i + 1 : n.rows) {
+      : begin(firstKey(op, i)), end(endOfKeys(op, n.rows, i)) {
     if (!op.attrs.getBool("documents"))
       return;
     const double *document = &in[documentsOperand(op)]->data[size_t(2 * (b * n.rows + i))];
@@ -95,8 +102,6 @@ std::string checkScores(const Op &op) {
   const int64_t window = op.attrs.getInt("window");
   if (window < 0 || window > longest)
     return fmt::format("window = {} must be between 0 and {}", window, longest);
-  if (window && !causal(op))
-    return fmt::format("window = {} needs causal = true", window);
   return "";
 }
 
@@ -225,7 +230,8 @@ Cost attentionCost(const Op &op, const Type &qkv, double products) {
   Heads n(op, qkv);
   double pairs = double(n.batch) * double(n.queries) * double(n.rows) * double(n.rows) / (causal(op) ? 2 : 1);
   if (const double seen = double(op.attrs.getInt("window")); seen != 0 && seen < double(n.rows))
-    pairs = double(n.batch) * double(n.queries) * seen * (double(n.rows) - seen / 2);
+    pairs = double(n.batch) * double(n.queries) *
+            (causal(op) ? seen * (double(n.rows) - seen / 2) : seen * (2 * double(n.rows) - seen) - double(n.rows));
   Cost c = streamCost(op, 0);
   const double perPair = (op.attrs.getBool("alibi") ? 12 : 10) + (op.attrs.getFloat("softcap") != 0 ? tanhFlops : 0);
   c.flops = pairs * (2 * products * double(n.size) + perPair);
@@ -275,10 +281,13 @@ std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
         Shape{.heads = 2, .keyHeads = 2, .causal = true, .window = true},
         Shape{.heads = 4, .keyHeads = 2, .causal = true, .p = 0.25, .scale = 0.7, .softcap = 2, .window = true},
         Shape{.heads = 2, .keyHeads = 1, .causal = true, .alibi = true, .softcap = 0.8, .window = true},
+        Shape{.heads = 2, .keyHeads = 1, .causal = false, .window = true},
+        Shape{.heads = 2, .keyHeads = 2, .causal = false, .alibi = true, .p = 0.25, .softcap = 1.5, .window = true},
         Shape{.heads = 1, .keyHeads = 1, .causal = false, .alibi = true, .p = 0.5, .scale = 1.25, .softcap = 3},
         Shape{.heads = 2, .keyHeads = 2, .causal = true, .documents = true},
         Shape{.heads = 4, .keyHeads = 2, .causal = false, .documents = true},
         Shape{.heads = 2, .keyHeads = 1, .causal = true, .p = 0.25, .window = true, .documents = true},
+        Shape{.heads = 2, .keyHeads = 1, .causal = false, .window = true, .documents = true},
         Shape{.heads = 2,
               .keyHeads = 2,
               .causal = false,
@@ -599,7 +608,8 @@ OpDef define_attention() {
       .summary =
           "softmax(scale q k^T) v per head over packed qkv, scale 1/sqrt(D) unless given; scores s become softcap "
           "tanh(s / softcap) if asked for, then get the bias of the alibi op, and with a window a query sees only the "
-          "last `window` keys up to its own. Dropout on the probabilities: element (h,i,j) of a sequence draws index "
+          "last `window` keys up to its own, without `causal` those fewer than `window` keys away on both sides. "
+          "Dropout on the probabilities: element (h,i,j) of a sequence draws index "
           "(h*T+i)*T+j. Where these are some of of_heads heads, h counts from head0. With documents a query sees only "
           "keys of its own document, of which row i of `documents` says where it begins and ends, before or at i and "
           "behind it; they follow each other without gaps, else the results are not defined",

@@ -36,6 +36,9 @@ std::vector<Tensor> referenceDropout(const Op &op, std::span<const Tensor *const
   return {std::move(y)};
 }
 
+/// Whether the window of a causal_mask reaches as far behind a query as before it.
+bool isTwoSided(const Op &op) { return op.attrs.getBool("two_sided"); }
+
 double maskValue(const Op &op) { return op.attrs.getFloat("value", -std::numeric_limits<double>::infinity()); }
 
 }  // namespace
@@ -112,11 +115,12 @@ OpDef define_causal_mask() {
       .kind = OpKind::causal_mask,
       .name = "causal_mask",
       .summary = "s where column <= row + (S-T), else `value`: each query sees the keys up to its own position, with a "
-                 "window the last `window` of them",
+                 "window the last `window` of them, and with `two_sided` the keys fewer than `window` away from it",
       .shapes = "s [..,T,S] -> y [..,T,S]",
       .operands = {{"s"}},
       .attrs = {{AttrSpec::Float, "value", false, -std::numeric_limits<double>::infinity()},
-                {AttrSpec::Int, "window", false, int64_t(0)}},
+                {AttrSpec::Int, "window", false, int64_t(0)},
+                {AttrSpec::Bool, "two_sided", false, false}},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
@@ -135,8 +139,9 @@ OpDef define_causal_mask() {
           },
       .check = [](const Op &op) -> std::string {
         const int64_t window = op.attrs.getInt("window"), longest = 1 << 30;
-        return window >= 0 && window <= longest ? ""
-                                                : fmt::format("window = {} must be between 0 and {}", window, longest);
+        if (window < 0 || window > longest)
+          return fmt::format("window = {} must be between 0 and {}", window, longest);
+        return isTwoSided(op) && !window ? "two_sided = true needs a window" : "";
       },
       .grad = [](GradCtx &c) -> std::vector<Value *> {
         AttrMap at = c.op.attrs;
@@ -148,8 +153,8 @@ OpDef define_causal_mask() {
         Tensor y = *in[0];
         int64_t columns = y.type.dim(-1), rows = y.type.dim(-2), window = op.attrs.getInt("window");
         for (int64_t i = 0; i < int64_t(y.data.size()); ++i) {
-          const int64_t last = i / columns % rows + columns - rows;
-          if (i % columns > last || (window && i % columns <= last - window))
+          const int64_t own = i / columns % rows + columns - rows, last = isTwoSided(op) ? own + window - 1 : own;
+          if (i % columns > last || (window && i % columns <= own - window))
             y.data[i] = maskValue(op);
         }
         return {std::move(y)};
@@ -157,10 +162,11 @@ OpDef define_causal_mask() {
       .lower = [](LowerCtx &c) -> std::vector<Expr> {
         const Type &s = c.op.operand(0)->type;
         std::vector<Expr> at = c.index();
-        Expr last = at[at.size() - 2] + (s.dim(-1) - s.dim(-2));
-        Expr seen = kir::binary(BinaryOp::le, at.back(), last);
-        if (const int64_t window = c.op.attrs.getInt("window"))
-          seen = kir::binary(BinaryOp::and_, seen, kir::lt(last + -window, at.back()));
+        const int64_t window = c.op.attrs.getInt("window");
+        Expr own = at[at.size() - 2] + (s.dim(-1) - s.dim(-2));
+        Expr seen = kir::binary(BinaryOp::le, at.back(), isTwoSided(c.op) ? own + (window - 1) : own);
+        if (window)
+          seen = kir::binary(BinaryOp::and_, seen, kir::lt(own + -window, at.back()));
         return {kir::select(seen, c.operand(0), c.f(maskValue(c.op)))};
       },
       .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
@@ -169,7 +175,9 @@ OpDef define_causal_mask() {
         Type t(DType::f32, {s.extent(3), s.extent(3), rows, s.maybePadded(columns)});
         return {{.operandTypes = {t}, .attrs = attrs({{"value", -2.5}})},
                 {.operandTypes = {t.slice(2, 4)}},
-                {.operandTypes = {t.slice(1, 4)}, .attrs = attrs({{"window", s.between(1, columns)}})}};
+                {.operandTypes = {t.slice(1, 4)}, .attrs = attrs({{"window", s.between(1, columns)}})},
+                {.operandTypes = {t.slice(2, 4)},
+                 .attrs = attrs({{"window", s.between(1, columns)}, {"two_sided", true}})}};
       },
   };
 }

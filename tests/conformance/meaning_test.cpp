@@ -373,6 +373,52 @@ TEST(Meaning, ScaleCapAndWindowEqualTheirDecomposition) {
     EXPECT_EQ(y[i] == 9.0, i % 4 > i / 4 || i % 4 < i / 4 - 1) << i;
 }
 
+// Without a causal mask a window reaches as far to both sides, as in ModernBERT, and ends with its document.
+TEST(Meaning, WindowsOfEncodersReachToBothSides) {
+  auto m = parseModule(R"(
+    func @f(%qkv: f32[1,7,18], %documents: i64[1,7,2]) -> (f32[1,7,6], f32[1,7,6], f32[1,7,6]) {
+      %o, %lse = attention %qkv {causal=false, n_head=1, window=3} : f32[1,7,6], f32[1,1,7]
+      %od, %lsed = attention %qkv, %documents {causal=false, documents=true, n_head=1, window=3} : f32[1,7,6], f32[1,1,7]
+      %q = slice %qkv {dim=2, start=0, size=6} : f32[1,7,6]
+      %k = slice %qkv {dim=2, start=6, size=6} : f32[1,7,6]
+      %v = slice %qkv {dim=2, start=12, size=6} : f32[1,7,6]
+      %raw = matmul %q, %k {batch=1, tb=true} : f32[1,7,7]
+      %scale = constant {value=0.4082482904638630} : f32[]
+      %scaled = mul %raw, %scale : f32[1,7,7]
+      %masked = causal_mask %scaled {two_sided=true, window=3} : f32[1,7,7]
+      %p = softmax %masked : f32[1,7,7]
+      %o3 = matmul %p, %v {batch=1} : f32[1,7,6]
+      return %o, %od, %o3
+    })",
+                       "attention.gir");
+  ASSERT_EQ(verify(*m), std::vector<std::string>());
+  StateMap none;
+  Tensor whole(Type(DType::i64, {1, 7, 2})), parts = whole;
+  for (size_t i = 0; i < 7; ++i) {
+    whole.data[2 * i + 1] = 7;
+    parts.data[2 * i] = i < 4 ? 0 : 4;
+    parts.data[2 * i + 1] = i < 4 ? 4 : 7;
+  }
+  const Tensor qkv = normals(Type(DType::f32, {1, 7, 18}), 3);
+  const std::vector<Tensor> one = interpret(*m->function("f"), std::vector<Tensor>{qkv, whole}, none),
+                            two = interpret(*m->function("f"), std::vector<Tensor>{qkv, parts}, none);
+  for (size_t i = 0; i < one[0].data.size(); ++i) {
+    ASSERT_NEAR(one[0].data[i], one[2].data[i], 1e-14) << i;
+    ASSERT_NEAR(one[1].data[i], one[2].data[i], 1e-14) << i;
+    // Tokens 0, 1 and 6 see none of the other document.
+    const size_t row = i / 6;
+    if (row < 2 || row == 6)
+      ASSERT_NEAR(two[1].data[i], one[2].data[i], 1e-14) << i;
+    else
+      ASSERT_GT(std::abs(two[1].data[i] - one[2].data[i]), 1e-6) << i;
+  }
+  const std::vector<double> y = evaluate(OpKind::causal_mask, {normals(Type(DType::f32, {5, 5}), 1)},
+                                         attrs({{"window", int64_t(2)}, {"two_sided", true}, {"value", 9.0}}))[0]
+                                    .data;
+  for (int i = 0; i < 25; ++i)
+    EXPECT_EQ(y[i] == 9.0, std::abs(i % 5 - i / 5) > 1) << i;
+}
+
 TEST(Meaning, CacheContinuesWhatAttentionDoesAtOnce) {
   for (int64_t window : {0, 3}) {
     SCOPED_TRACE(window);

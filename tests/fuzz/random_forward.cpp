@@ -188,7 +188,7 @@ private:
       at.set("scale", 0.375);
     if (chance(4))
       at.set("softcap", 1.5);
-    if (causal && chance(4))
+    if (chance(4))
       at.set("window", integer(1 + pick(unsigned(T))));
     if (lowered && chance(2))
       return linear(cast(tryValue(OpKind::attention, {cast(qkv, lowType())}, at), DType::f32), C);

@@ -294,7 +294,7 @@ private:
       return add(o);
     }
     case 1:
-      heads.set("causal", heads.getInt("window") || chance(2));
+      heads.set("causal", chance(2));
       forward = tryOp(OpKind::attention, {qkv}, heads);
       break;
     default:

@@ -64,7 +64,7 @@ public:
     valuesSize = (pairs ? ceilDiv(shape.tokens, 2) : shape.tokens) * sizePadded;
     tiles = ceilDiv(shape.tokens, tile.rows);
     tilesPerTask = s.qb ? std::clamp<int64_t>(s.qb / tile.rows, 1, tiles) : tiles;
-    if (sight.documents())
+    if (sight.ranged())
       ranges.emplace(tile.rows);
     shared = s.packB || tileBytes() + (keysSize + valuesSize) * int64_t(sizeOf(dtype())) > stackBudget;
   }
@@ -157,7 +157,7 @@ private:
       return Body{bindTo("i0", min(wanted, imm(shape.tokens - tile.rows)), [&](const Expr &i0) {
         return Body{bindTo("own", wanted - i0, [&](const Expr &own) {
           Body body = tileBody(b, h, i0, own, keysBase, valuesBase);
-          if (!sight.documents())
+          if (!sight.ranged())
             return body;
           return Body{ranges->within([&](const Expr &r) { return sight.firstKey(b, i0 + r); },
                                      [&](const Expr &r) { return sight.endOfKeys(b, i0 + r); }, std::move(body))};
@@ -178,7 +178,7 @@ private:
                 const Expr &valuesBase) {
     const int64_t rows = tile.rows;
     Expr panels = shape.causal ? (i0 + (rows + nr() - 1)) / imm(nr()) : imm(keyPanels);
-    if (sight.documents() && !shape.causal)
+    if (sight.ranged() && !shape.causal)
       panels = (sight.endOfKeys(b, i0 + (rows - 1)) + (nr() - 1)) / imm(nr());
     const Expr begin = firstOfTile(b, i0), firstPanel = begin / imm(nr());
     Body out;
@@ -252,7 +252,7 @@ private:
     };
     Expr end = shape.causal ? query + 1 : imm(shape.tokens);
     auto visible = [&](const Expr &j, const Expr &v, double otherwise, bool masked) {
-      const Expr seen = sight.documents() ? ranges->has(i, j) : shape.withWindow(lt(j, end), query, j);
+      const Expr seen = sight.ranged() ? ranges->has(i, j) : shape.withWindow(lt(j, end), query, j);
       return masked ? select(seen, v, fimm(otherwise, dtype())) : v;
     };
     Expr factor = fimm(scaleLeft * log2e, dtype());
@@ -327,7 +327,7 @@ private:
     if (shape.causal)
       t.triangles = ownKeys(i0);
     t.pairs = pairs;
-    if (sight.documents()) {
+    if (sight.ranged()) {
       t.triangles.clear();
       ranges->steps(t, imm(0), imm(shape.tokens));
     } else if (shape.window) {
@@ -358,7 +358,7 @@ private:
   Dropout dropout;
   Bias bias;
   const Sight sight;
-  std::optional<RowRanges> ranges;  // of the queries of a tile, with documents
+  std::optional<RowRanges> ranges;  // of the queries of a tile, if they are ranged
   Tile tile;
   bool pairs;
   double scaleLeft;  // the factor by which scores in memory are still to be multiplied; 1 with ALiBi or a soft cap

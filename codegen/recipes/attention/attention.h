@@ -17,10 +17,11 @@ struct Shape {
   int64_t batch, tokens, heads, kvHeads, size;  // B, T, H, Hkv, D
   int64_t ofHeads;                              // all heads of the layer; the op has `heads` of them
   bool causal, alibi;
-  double p;                                                       // probability of dropout
-  double factor;                                                  // of q . k; 0: 1/sqrt(D)
-  double softcap;                                                 // largest magnitude of a scaled score; 0: any
-  int64_t window;                                                 // the last keys that a query sees; 0: all before it
+  double p;        // probability of dropout
+  double factor;   // of q . k; 0: 1/sqrt(D)
+  double softcap;  // largest magnitude of a scaled score; 0: any
+  /// The last keys that a query sees, without `causal` those fewer than `window` away; 0: all.
+  int64_t window;
   int64_t width() const { return (heads + 2 * kvHeads) * size; }  // elements of a row of qkv
   int64_t group() const { return heads / kvHeads; }               // query heads per key head
   double scale() const;
@@ -82,6 +83,8 @@ public:
   Sight(const GroupEval &group, const Op &op, const Shape &shape);
   /// Whether rows see only keys of their own document.
   bool documents() const { return bool(bounds); }
+  /// Whether queries see keys behind them, and not the same ones: ranges that begin and end anywhere (RowRanges).
+  bool ranged() const { return documents() || (shape.window && !shape.causal); }
   /// Whether queries begin at different keys.
   bool varies() const { return documents() || shape.window; }
   kir::Expr firstKey(const kir::Expr &b, const kir::Expr &query) const;
@@ -90,6 +93,8 @@ public:
   kir::Expr endOfQueries(const kir::Expr &b, const kir::Expr &key) const;
 
 private:
+  /// A row, or the last one if it is past that.
+  kir::Expr within(const kir::Expr &row) const;
   /// Where the document of a row begins (0) or ends (1).
   kir::Expr bound(const kir::Expr &b, const kir::Expr &row, int side) const;
   const Shape shape;

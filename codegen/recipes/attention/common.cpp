@@ -102,23 +102,32 @@ Sight::Sight(const GroupEval &group, const Op &op, const Shape &shape) : shape(s
     bounds = group.inputs[op.operand(ops::documentsOperand(op))->index];
 }
 
+Expr Sight::within(const Expr &row) const { return min(row, imm(shape.tokens - 1)); }
+
 Expr Sight::bound(const Expr &b, const Expr &row, int side) const {
-  const Expr own = min(row, imm(shape.tokens - 1)), given = load(bounds, (b * shape.tokens + own) * 2 + side);
+  const Expr own = within(row), given = load(bounds, (b * shape.tokens + own) * 2 + side);
   return side ? max(own + 1, min(given, imm(shape.tokens))) : max(imm(0), min(given, own));
 }
 
 Expr Sight::firstKey(const Expr &b, const Expr &query) const {
-  return bounds ? max(bound(b, query, 0), shape.firstKey(query)) : shape.firstKey(query);
+  const Expr first = shape.firstKey(shape.window && !shape.causal ? within(query) : query);
+  return bounds ? max(bound(b, query, 0), first) : first;
 }
 Expr Sight::endOfKeys(const Expr &b, const Expr &query) const {
   if (shape.causal)
     return query + 1;
-  return bounds ? bound(b, query, 1) : imm(shape.tokens);
+  if (!shape.window)
+    return bounds ? bound(b, query, 1) : imm(shape.tokens);
+  const Expr end = shape.endOfQueries(within(query));  // a window reaches as far to both sides
+  return bounds ? min(bound(b, query, 1), end) : end;
 }
 Expr Sight::firstQuery(const Expr &b, const Expr &key) const {
   if (shape.causal)
     return key;
-  return bounds ? bound(b, key, 0) : imm(0);
+  if (!shape.window)
+    return bounds ? bound(b, key, 0) : imm(0);
+  const Expr first = shape.firstKey(within(key));
+  return bounds ? max(bound(b, key, 0), first) : first;
 }
 Expr Sight::endOfQueries(const Expr &b, const Expr &key) const {
   return bounds ? min(bound(b, key, 1), shape.endOfQueries(key)) : shape.endOfQueries(key);

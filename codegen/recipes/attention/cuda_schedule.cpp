@@ -100,7 +100,9 @@ Schedule cudaSchedule(const Op &op, const Target &target) {
   const Shape shape = shapeOf(op, backward);
   Schedule s;
   s.threads = 256;
-  if (shape.tokens > mostTokens || shape.size > mostSize || type.dtype == DType::f64 || op.attrs.getBool("documents"))
+  // Attention statements know no documents, and windows only behind a causal mask.
+  const bool ranged = op.attrs.getBool("documents") || (shape.window && !shape.causal);
+  if (shape.tokens > mostTokens || shape.size > mostSize || type.dtype == DType::f64 || ranged)
     return s;
   Schedule tiled;
   tiled.mma = target.multiplies(type.dtype) && (type.dtype != DType::f32 || op.attrs.getBool("tf32"));

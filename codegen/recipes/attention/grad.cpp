@@ -267,8 +267,7 @@ private:
       for (const Buffer &total : {totalKeys, totalValues})
         out.push_back(fill(total, imm(0), imm(total->size)));
     Expr firstQuery = sight.firstQuery(b, j0);
-    if (sight.documents() &&
-        !shape.causal)  // tiles end with the last query if blocks lie where they do without documents
+    if (sight.ranged() && !shape.causal)  // tiles end with the last query if blocks lie where they do without documents
       firstQuery = firstQuery / imm(queriesPerBlock) * queriesPerBlock;
     auto queryBlocksOf = [&](const Expr &h) {
       Expr blocks = (imm(shape.tokens + queriesPerBlock - 1) - firstQuery) / imm(queriesPerBlock);
@@ -361,13 +360,13 @@ private:
       Expr seen = panels;
       if (shape.causal)
         seen = min(panels, (m.ahead + first + (tile.rows - 1 + nr())) / imm(nr()));
-      else if (sight.documents())
+      else if (sight.ranged())
         seen = min(panels, (max(imm(0), endOfKeys(m, first) - m.j0) + (nr() - 1)) / imm(nr()));
       Var p = makeVar("p");
       Body panel = scores(m.h, m.b, m.j0, m.i0, first, kir::ref(p));
       if (sight.varies()) {
         Expr begin = shape.firstKey(m.ahead + first) / imm(nr());
-        if (sight.documents())
+        if (sight.ranged())
           begin = min(seen, max(imm(0), sight.firstKey(m.b, m.i0 + first) - m.j0) / imm(nr()));
         body.push_back(loop(LoopKind::serial, p, seen - begin, std::move(panel), 1, begin));
       } else {
@@ -384,11 +383,11 @@ private:
 
   /// dv += P^T do and dk += dS^T q, over the queries of the block that see the key.
   Stmt addToKeyGrads(const Meeting &m) {
-    const RowRanges ranges(tile.rows);  // of queries, with documents
+    const RowRanges ranges(tile.rows);  // of queries, if they are ranged
     Expr keyTiles = (m.count + (tile.rows - 1)) / imm(tile.rows);
     if (shape.causal)
       keyTiles = min(keyTiles, m.ahead / imm(tile.rows) + m.tiles);
-    else if (sight.documents())
+    else if (sight.ranged())
       keyTiles =
           min(keyTiles, (max(imm(0), endOfKeys(m, (m.tiles + -1) * int64_t(tile.rows)) - m.j0) + (tile.rows - 1)) /
                             imm(tile.rows));
@@ -397,10 +396,10 @@ private:
         return serial("kt", keyTiles, body);
       Var kt = makeVar("kt");
       Expr begin = shape.firstKey(m.ahead) / imm(tile.rows);  // of the first key that the block's first query sees
-      if (sight.documents())
+      if (sight.ranged())
         begin = min(keyTiles, max(imm(0), sight.firstKey(m.b, m.i0) - m.j0) / imm(tile.rows));
       Body tiles = body(kir::ref(kt));
-      if (sight.documents()) {
+      if (sight.ranged()) {
         const Expr key = m.j0 + kir::ref(kt) * int64_t(tile.rows);
         tiles = {ranges.within([&](const Expr &r) { return sight.firstQuery(m.b, key + r); },
                                [&](const Expr &r) { return sight.endOfQueries(m.b, key + r); }, std::move(tiles))};
@@ -415,7 +414,7 @@ private:
           t.tile = narrow;
           t.pairs = pairs;
           t.steps = m.tiles * int64_t(tile.rows / perStep());
-          if (sight.documents()) {
+          if (sight.ranged()) {
             ranges.steps(t, m.i0, m.tiles * int64_t(tile.rows));
           } else if (shape.causal) {
             Expr own = kt - m.ahead / imm(tile.rows);  // the tile of queries on the diagonal, if it is of the block
@@ -486,7 +485,7 @@ private:
 
   /// dq += dS k, tile by tile, through the first-level cache: the rows in memory are neither padded nor contiguous.
   Stmt addToQueryGrads(const Meeting &m) {
-    const RowRanges ranges(tile.rows);  // of keys, with documents
+    const RowRanges ranges(tile.rows);  // of keys, if they are ranged
     return serial("tile", m.tiles, [&](const Expr &tileOfBlock) {
       Expr first = tileOfBlock * int64_t(tile.rows);
       Expr valid = partTiles ? min(imm(tile.rows), m.rows - first) : imm(tile.rows);
@@ -508,7 +507,7 @@ private:
           t.tile = narrow;
           t.pairs = pairs;
           t.steps = pairs ? (steps + 1) / imm(2) : steps;  // an odd last key of all is paired with zero
-          if (sight.documents()) {
+          if (sight.ranged()) {
             ranges.steps(t, m.j0, m.count);
           } else {
             if (shape.causal)
@@ -530,7 +529,7 @@ private:
           };
           return Body{rowsLoop(true), tileLoop(t), rowsLoop(false)};
         });
-        if (!sight.documents())
+        if (!sight.ranged())
           return panels;
         const Expr query = m.i0 + first;
         return Body{ranges.within([&](const Expr &r) { return sight.firstKey(m.b, query + r); },
@@ -601,7 +600,7 @@ private:
       return Body{bindTo("i", partTiles ? min(row, imm(shape.tokens - 1)) : row, [&](const Expr &i) {
         Expr lseOfRow = load(lse, perRow(b, h, i));
         Expr deltaOfRow = load(delta, perRow(b, h, i));
-        Expr begin = sight.documents() ? sight.firstKey(b, i) : nullptr, end = sight.endOfKeys(b, i);
+        Expr begin = sight.ranged() ? sight.firstKey(b, i) : nullptr, end = sight.endOfKeys(b, i);
         if (partTiles)  // rows past the last query see no keys
           end = select(lt(row, imm(shape.tokens)), end, imm(0));
         return Body{bindTo("lse", lseOfRow, [&](const Expr &lseOfRow) {

@@ -237,6 +237,27 @@ TEST(Attention, Windows) {
     }
 }
 
+// The same to both sides, with everything else that scores may have.
+TEST(Attention, WindowsToBothSides) {
+  OneIn some(4);
+  for (int64_t tokens : {33, 97, 150, 300})
+    for (int64_t window : {1, 2, 7, 13, 14, 15, 16, 17, 31, 32, 33, 64, 96, 149, 150}) {
+      if (some.skips())
+        continue;
+      compare({.batch = 1, .tokens = tokens, .heads = 2, .kvHeads = 1, .size = 12, .causal = false, .window = window});
+      if (HasFailure())
+        return;
+    }
+  for (DType stored : {DType::f32, DType::bf16, DType::f16})
+    for (const Case &c : {Case{1, 129, 2, 1, 7, false, 0, true, stored, 0, 0, 3, 40},
+                          Case{2, 77, 3, 1, 24, false, 0.25, true, stored, 2000, 0.1, 50, 9},
+                          Case{1, 211, 2, 2, 16, false, 0.3, false, stored, 0, 0, 0, 33}}) {
+      compare(c);
+      if (HasFailure())
+        return;
+    }
+}
+
 TEST(Attention, ScalesCapsAndWindows) {
   OneIn some(3);
   for (DType stored : {DType::f32, DType::bf16, DType::f16})
@@ -275,8 +296,6 @@ TEST(Attention, Documents) {
             continue;
           Case with = c;
           with.stored = stored, with.causal = causal, with.documents = documents;
-          if (!causal)
-            with.window = 0;
           compare(with);
           if (HasFailure())
             return;
@@ -299,24 +318,26 @@ TEST(Attention, DocumentsAreAsAlone) {
     return part;
   };
   OneIn some(5);
-  for (const Case &c : {Case{.batch = 1, .tokens = 190, .heads = 4, .kvHeads = 2, .size = 24, .causal = true},
-                        Case{.batch = 1, .tokens = 190, .heads = 2, .kvHeads = 2, .size = 8, .causal = false},
-                        Case{.batch = 1,
-                             .tokens = 190,
-                             .heads = 2,
-                             .kvHeads = 1,
-                             .size = 16,
-                             .causal = true,
-                             .alibi = true,
-                             .window = 21},
-                        Case{.batch = 1,
-                             .tokens = 190,
-                             .heads = 2,
-                             .kvHeads = 1,
-                             .size = 16,
-                             .causal = false,
-                             .alibi = true,
-                             .softcap = 2}})
+  for (const Case &c :
+       {Case{.batch = 1, .tokens = 190, .heads = 4, .kvHeads = 2, .size = 24, .causal = true},
+        Case{.batch = 1, .tokens = 190, .heads = 2, .kvHeads = 2, .size = 8, .causal = false},
+        Case{.batch = 1,
+             .tokens = 190,
+             .heads = 2,
+             .kvHeads = 1,
+             .size = 16,
+             .causal = true,
+             .alibi = true,
+             .window = 21},
+        Case{.batch = 1,
+             .tokens = 190,
+             .heads = 2,
+             .kvHeads = 1,
+             .size = 16,
+             .causal = false,
+             .alibi = true,
+             .softcap = 2},
+        Case{.batch = 1, .tokens = 190, .heads = 2, .kvHeads = 1, .size = 16, .causal = false, .window = 11}})
     for (DType stored : {DType::f32, DType::bf16})
       for (const char *sizes : {"", "vec=16 mr=14 nr=32 qb=28 kb=32", "vec=8 mr=6 nr=16 qb=60 kb=48"}) {
         if (some.skips())
@@ -471,6 +492,7 @@ TEST(Attention, WhatIsHiddenIsSkipped) {
       continue;
     for (bool causal : {true, false})
       EXPECT_LE(work(kind, 2 * tokens, 0, true, causal) / work(kind, tokens, 0, true, causal), 2.05) << causal;
+    EXPECT_LE(work(kind, 2 * tokens, window, false, false) / work(kind, tokens, window, false, false), 2.05);
   }
 }
 
@@ -490,7 +512,9 @@ TEST(Attention, SizesNeverChangeBits) {
         {true, 0.2, true, DType::bf16, 2, 50, none},
         {true, 0, false, DType::bf16, 0, 5, none},
         {true, 0.2, false, DType::f32, 0, 0, parts},
-        {false, 0, true, DType::bf16, 0, 0, parts}}) {
+        {false, 0, true, DType::bf16, 0, 0, parts},
+        {false, 0.2, false, DType::f32, 0, 37, none},
+        {false, 0, true, DType::bf16, 2, 12, parts}}) {
     Both b = both({2, 151, 6, 2, 24, causal, p, alibi, stored, 0, 0, softcap, window, documents}, 1);
     Target target = hostTarget();
     target.bf16Dot = true;
@@ -654,7 +678,8 @@ TEST(Attention, NotFiniteStaysBehindTheMask) {
     plant({1, 40, 1, 1, 17, true, 0, false, stored}, forwards, backwards);
     plant({1, 33, 4, 1, 7, false, 0.3, true, stored}, {}, {});
     for (int64_t window : {3, 20, 33})
-      plant({1, 75, 2, 1, 5, true, 0, false, stored, 0, 0, window == 20 ? 2.0 : 0, window}, forwards, backwards);
+      for (bool causal : {true, false})
+        plant({1, 75, 2, 1, 5, causal, 0, false, stored, 0, 0, window == 20 ? 2.0 : 0, window}, forwards, backwards);
     for (bool causal : {true, false})
       plant({1, 75, 2, 1, 5, causal, 0, false, stored, 0, 0, 0, 0, {9, 30, 1, 22}}, forwards, backwards);
     if (HasFatalFailure())
