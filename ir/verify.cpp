@@ -60,6 +60,8 @@ private:
   std::string where;
   const Op *group = nullptr;  // whose body is being verified, or null; printed only for an error
   llvm::StringMap<const State *> states;
+  const State *parameterBefore = nullptr;  // the one that was verified last
+  static constexpr int64_t maxShares = 64;
   std::vector<std::string> violations;
 
   void add(std::string message) {
@@ -156,9 +158,30 @@ private:
     return true;
   }
 
+  /// Whether hf_share stands where it has a meaning: rows of a file follow each other as the states do.
+  bool isShare(const State &s, const FileFacts &file) const {
+    const bool pair = file.hfShare.size() == 2 && file.hfShare[0] >= 0 && file.hfShare[1] <= maxShares &&
+                      file.hfShare[0] < file.hfShare[1];
+    if (!pair || kindOf(s) != StateKind::param || !file.hf || !file.hfTranspose || s.type.rank() != 2 ||
+        !file.hfSplit.empty() || file.hfHeads)
+      return false;
+    if (file.hfShare[0] == 0)
+      return true;
+    if (!parameterBefore)
+      return false;
+    const auto before = factsOf<FileFacts>(*parameterBefore);
+    return before.hf == file.hf && before.hfShare == Ints{file.hfShare[0] - 1, file.hfShare[1]} &&
+           wholeType(*parameterBefore) == wholeType(s);
+  }
+
   /// hf_split must cover all columns, hf_heads must divide them, and only matrices can be transposed.
   void verifyLayout(const State &s) {
     const auto file = factsOf<FileFacts>(s);
+    if (hasFact<&FileFacts::hfShare>(s) && !isShare(s, file))
+      add("hf_share must be [place, count] of transposed matrices of one size and one tensor, each behind the one "
+          "before");
+    if (kindOf(s) == StateKind::param)
+      parameterBefore = &s;
     const bool split = hasFact<&FileFacts::hfSplit>(s), heads = hasFact<&FileFacts::hfHeads>(s);
     if (hasFact<&FileFacts::hfTranspose>(s) && s.type.rank() != 2)
       return add("hf_transpose is for matrices");

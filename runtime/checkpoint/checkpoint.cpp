@@ -611,8 +611,9 @@ static bool isBeside(llvm::StringRef name, const std::vector<int64_t> &shape, bo
   return name.ends_with(".masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
          name.ends_with("embeddings.position_ids") || (mask && shape.size() == 4) || name.contains("pooler.dense.") ||
          name.starts_with("cls.seq_relationship.") ||
-         (headless && (name.starts_with("cls.predictions.") || name.starts_with("lm_head.") ||
-                       name.starts_with("embed_out.") || name.starts_with("classifier.")));
+         (headless &&
+          (name.starts_with("cls.predictions.") || name.starts_with("lm_head.") || name.starts_with("embed_out.") ||
+           name.starts_with("head.") || name.starts_with("decoder.") || name.starts_with("classifier.")));
 }
 
 /// Whether an unused tensor may be ignored: one beside the model, or a copy of a tensor that was read (a tied

@@ -39,7 +39,10 @@ Ownership::Ownership(const Module &m, bool parameters)
     : states(savedStates(m, parameters)), mesh(Mesh::of(m)), parameters(parameters) {
   for (const State *s : states) {
     const int64_t bytes = wholeType(*s).elements() * int64_t(sizeOf(s->type.dtype));
-    middle.push_back(total + bytes / 2);
+    // States that share a tensor go to one file.
+    const std::vector<int64_t> share = fact<&FileFacts::hfShare>(*s);
+    const bool goesOn = !middle.empty() && share.size() == 2 && share[0] > 0;
+    middle.push_back(goesOn ? middle.back() : total + bytes / 2);
     total += bytes;
   }
   int64_t files = 0;

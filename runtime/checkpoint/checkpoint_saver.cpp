@@ -258,6 +258,11 @@ void CheckpointSaver::write(const OwnedFile &file, bool copied) {
   std::map<std::string, std::string> words = {{"format", "pt"}};
   for (const OwnedFile::Part &p : file.parts)
     for (const FileTensor &t : fileTensors(*p.state)) {
+      if (t.place) {  // more rows of a tensor that states share
+        GPTC_CHECK(!infos.empty() && infos.back().name == t.info.name, "@{} stands alone", p.state->name);
+        infos.back().shape[0] += t.info.shape[0];
+        continue;
+      }
       infos.push_back(t.info);
       if (p.piece) {
         infos.back().shape = p.piece->ownShape();

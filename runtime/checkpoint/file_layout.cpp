@@ -118,10 +118,18 @@ void copyIn(const State &s, const FileTensor &t, const SomeRows &rows, const Pla
 
 }  // namespace
 
+TensorInfo FileTensor::inFile() const {
+  TensorInfo whole = info;
+  if (count > 1)
+    whole.shape[0] *= count;
+  return whole;
+}
+
 std::vector<FileTensor> fileTensors(const State &s) {
   const std::string names = fact<&FileFacts::hf>(s).value_or(s.name);
   const bool transposed = fact<&FileFacts::hfTranspose>(s);
   std::vector<int64_t> columns = fact<&FileFacts::hfSplit>(s);
+  const std::vector<int64_t> share = fact<&FileFacts::hfShare>(s);
   llvm::SmallVector<llvm::StringRef, 3> parts;
   if (columns.empty())
     parts.push_back(names);
@@ -133,6 +141,8 @@ std::vector<FileTensor> fileTensors(const State &s) {
     llvm::SmallVector<llvm::StringRef, 2> versions;
     parts[i].split(versions, '|');
     FileTensor t{{versions[0].str(), s.type.dtype, {}}, {}, first, transposed, fact<&FileFacts::hfHeads>(s)};
+    if (share.size() == 2)
+      t.place = share[0], t.count = share[1];
     for (llvm::StringRef other : llvm::drop_begin(versions))
       t.others.push_back(other.str());
     for (const Dim &d : wholeType(s).dims)

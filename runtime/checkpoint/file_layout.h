@@ -7,6 +7,8 @@
 //   hf_transpose  the file has [out, in] where the state has [in, out]
 //   hf_heads      columns are queries, keys and values of that many heads: the state has all queries, then all keys,
 //                 then all values; the file has for each head its query, key and value
+//   hf_share      [place, count]: the tensor has the rows of that many states, which have one size, one state behind
+//                 the other; only with hf_transpose. The states stand behind each other in the module, too
 //
 // Columns are the elements of a vector, too. A state without `hf` is stored unchanged under its own name.
 #pragma once
@@ -26,6 +28,11 @@ struct FileTensor {
   int64_t firstColumn = 0;               // of the state, where the tensor begins
   bool transposed = false;               // relative to the state
   int64_t heads = 0;                     // hf_heads
+  /// hf_share: `info` is of the rows of this state alone, of which the tensor has `count` times as many.
+  int64_t place = 0, count = 1;
+
+  /// The whole tensor as the file has it.
+  TensorInfo inFile() const;
 };
 
 /// The tensors that make up a state, in the order of its columns.

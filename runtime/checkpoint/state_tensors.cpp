@@ -91,11 +91,12 @@ std::string StateTensors::problem() const {
     if (!is)
       return fmt::format("tensor {} is missing", want.info.name);
     std::vector<int64_t> shape = is->shape;
-    if (first && !shape.empty() && shape[0] > want.info.shape[0])
-      shape[0] = want.info.shape[0];
-    if (shape != want.info.shape || !isConvertible(is->dtype, want.info.dtype))
+    const std::vector<int64_t> wanted = want.inFile().shape;
+    if (first && !shape.empty() && shape[0] > wanted[0])
+      shape[0] = wanted[0];
+    if (shape != wanted || !isConvertible(is->dtype, want.info.dtype))
       return fmt::format("tensor {} is {}[{}] where the model has {}[{}]", want.info.name, nameOf(is->dtype).str(),
-                         fmt::join(is->shape, ","), nameOf(want.info.dtype).str(), fmt::join(want.info.shape, ","));
+                         fmt::join(is->shape, ","), nameOf(want.info.dtype).str(), fmt::join(wanted, ","));
   }
   return "";
 }
@@ -120,7 +121,8 @@ void StateTensors::read(const Tensor &t, void *dense, const Piece *part, ThreadP
       return file.read(*t.is, dense, part);
     std::vector<char> all(t.is->bytes());
     file.read(*t.is, all.data(), unchangedLayout ? part : nullptr);
-    return fromFile(s, t.want, t.is->dtype, 0, rowsOf(s, t.want).count, all.data(), dense);
+    const char *own = all.data() + t.is->bytes() / t.want.count * t.want.place;
+    return fromFile(s, t.want, t.is->dtype, 0, rowsOf(s, t.want).count, own, dense);
   }
   readPieces(t, dense, nullptr, pool);
 }
@@ -145,12 +147,13 @@ void StateTensors::readPieces(const Tensor &t, void *memory, const Places *place
   const FileRows rows = rowsOf(s, t.want);
   const int64_t bytes = rows.elements * int64_t(sizeOf(t.is->dtype));
   const int64_t most = rowsAtATime(kPieceBytes, bytes), pieces = (rows.count + most - 1) / most;
+  const int64_t before = rows.count * t.want.place * bytes;  // of states that share the tensor
   auto readPiece = [&](int64_t i) {
     const int64_t row = i * most, count = std::min(most, rows.count - row);
     if (direct)
       return file.readPart(*t.is, row * bytes, count * bytes, static_cast<char *>(memory) + row * bytes);
     const auto piece = std::make_unique_for_overwrite<char[]>(count * bytes);
-    file.readPart(*t.is, row * bytes, count * bytes, piece.get());
+    file.readPart(*t.is, before + row * bytes, count * bytes, piece.get());
     fromFile(s, t.want, t.is->dtype, row, count, piece.get(), memory, places);
   };
   if (pool)

@@ -335,7 +335,8 @@ int64_t parameterCount(const Module &m, bool withoutPositions) {
 double attentionFlopsPerToken(const ModelFacts &m) {
   const double heads = m.headDim ? double(m.nHead) * double(m.headDim) : double(m.nEmbd), layers = double(m.nLayer);
   const double windowed = m.window ? layers - double(m.layersWithoutWindow.size()) : 0;
-  return 12 * heads * ((layers - windowed) * double(m.blockSize) + windowed * double(std::min(m.window, m.blockSize)));
+  const int64_t seen = std::min(m.causal ? m.window : 2 * m.window - 1, m.blockSize);
+  return 12 * heads * ((layers - windowed) * double(m.blockSize) + windowed * double(seen));
 }
 
 double flopsPerToken(const Module &m) {

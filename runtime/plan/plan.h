@@ -73,7 +73,7 @@ bool choosesTokens(const Function &decode);
 int64_t maskToken(const Module &m);
 /// Logical elements of all states of kind "param"; `withoutPositions` leaves out the position table.
 int64_t parameterCount(const Module &m, bool withoutPositions);
-/// The term 12 L H Q T of flopsPerToken; of a layer with a window, T is the window.
+/// The term 12 L H Q T of flopsPerToken; of a layer with a window, T is what a token sees.
 double attentionFlopsPerToken(const ModelFacts &m);
 /// FLOPs per training token by nanoGPT's formula: 6 N + 12 L H Q T, where N counts parameters without wpe (Karpathy's
 /// estimate_mfu, after PaLM, appendix B), without the table of token types, and without wte if the classifier has its

@@ -285,6 +285,20 @@ TEST(CheckpointOfRanks, MemoryIsThatOfACopyOfWhatARankWrites) {
 }
 
 // What is said before a run is what its ranks then take.
+TEST(CheckpointOfRanks, StatesThatShareATensorGoToOneFile) {
+  const auto m = parseModule(R"(module {mesh_data=4} {
+  state @a : f32[3,2] {kind="param"}
+  state @gate : f32[30,2] {kind="param", hf="Wi", hf_transpose=true, hf_share=[0, 2]}
+  state @fc : f32[30,2] {kind="param", hf="Wi", hf_transpose=true, hf_share=[1, 2]}
+  state @b : f32[90,2] {kind="param"}
+})",
+                             "test");
+  const Ownership owners(*m, true);
+  for (int64_t rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(owners.writes(1, rank), owners.writes(2, rank)) << rank;
+  EXPECT_TRUE(owners.writes(3, 2));
+}
+
 TEST(CheckpointOfRanks, MemoryIsThatOfTheRankThatNeedsMost) {
   for (const Cuts &c : meshes())
     for (const bool beside : {true, false}) {

@@ -1,6 +1,8 @@
+#include "ir/graph.h"
 #include "runtime/checkpoint/file_layout.h"
 #include "runtime/checkpoint/transpose.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -74,6 +76,38 @@ TEST(FileLayout, QueriesKeysAndValuesHeadByHead) {
                back.data());
     EXPECT_EQ(back, dense);
   }
+}
+
+// As ModernBERT's gate and hidden layer have one matrix in files.
+TEST(FileLayout, StatesMayShareATensor) {
+  const auto m = parseModule(R"(module {
+  state @gate : f32[3,2] {kind="param", hf="Wi", hf_transpose=true, hf_share=[0, 2]}
+  state @fc : f32[3,2] {kind="param", hf="Wi", hf_transpose=true, hf_share=[1, 2]}
+})",
+                             "test");
+  ASSERT_EQ(verify(*m), std::vector<std::string>());
+  const FileTensor gate = fileTensors(*m->states[0]).at(0), fc = fileTensors(*m->states[1]).at(0);
+  EXPECT_EQ(gate.place, 0);
+  EXPECT_EQ(fc.place, 1);
+  EXPECT_EQ(fc.info.shape, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(fc.inFile().shape, (std::vector<int64_t>{4, 3}));
+  EXPECT_EQ(fc.inFile().name, "Wi");
+
+  auto problems = [](const std::string &gate, const std::string &fc) {
+    return verify(
+               *parseModule("module {\n  state @gate : f32[3,2] {" + gate + "}\n  state @fc : f32[3,2] {" + fc + "}\n}",
+                            "test"))
+        .size();
+  };
+  const std::string first = "kind=\"param\", hf=\"Wi\", hf_transpose=true, hf_share=[0, 2]",
+                    second = "kind=\"param\", hf=\"Wi\", hf_transpose=true, hf_share=[1, 2]";
+  EXPECT_EQ(problems(first, second), 0u);
+  EXPECT_EQ(problems(second, first), 1u) << "nothing before it";
+  EXPECT_EQ(problems(first, "kind=\"param\", hf=\"Wo\", hf_transpose=true, hf_share=[1, 2]"), 1u);
+  EXPECT_EQ(problems(first, "kind=\"param\", hf=\"Wi\", hf_share=[1, 2]"), 1u) << "not by rows";
+  for (const char *share : {"[1]", "[2, 2]", "[-1, 2]", "[1, 3]", "[1, 1000000]"})
+    EXPECT_EQ(problems(first, fmt::format("kind=\"param\", hf=\"Wi\", hf_transpose=true, hf_share={}", share)), 1u)
+        << share;
 }
 
 TEST(FileLayout, CutsVectors) {

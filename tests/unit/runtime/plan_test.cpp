@@ -133,6 +133,8 @@ TEST(FlopsOfAttention, FollowTheSizeOfHeadsAndTheWindow) {
   EXPECT_EQ(attentionFlopsPerToken(m), 12.0 * 3 * 64 * 10);
   m.layersWithoutWindow = {0, 2};
   EXPECT_EQ(attentionFlopsPerToken(m), 12.0 * 64 * (64 + 10 + 64));
+  m.causal = false;  // so many to each side
+  EXPECT_EQ(attentionFlopsPerToken(m), 12.0 * 64 * (64 + 19 + 64));
   m.window = 100;
   EXPECT_EQ(attentionFlopsPerToken(m), 12.0 * 3 * 64 * 64);
 }
