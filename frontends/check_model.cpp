@@ -121,7 +121,8 @@ private:
     const std::pair<const char *, bool> rotating[] = {{"model.rope_theta", m.ropeTheta != defaults.ropeTheta},
                                                       {"model.rotary_dim", m.rotated() != m.headSize()},
                                                       {"model.rope_scaling", m.ropeScaling != RopeScaling::none},
-                                                      {"model.layers_without_rope", !m.layersWithoutRope.empty()}};
+                                                      {"model.layers_without_rope", !m.layersWithoutRope.empty()},
+                                                      {"model.window_rope_theta", m.windowRopeTheta != 0}};
     for (const auto &[key, written] : rotating)
       if (written && m.position != Position::rope)
         contradicts(key, "is about rotations", "position", position, quoted("rope"));
@@ -157,10 +158,14 @@ private:
   }
 
   void attention() {
-    if (m.window && !m.causal)
-      contradicts("model.window", "is about tokens before a token", "causal", "false", "true");
-    if (!m.layersWithoutWindow.empty() && !m.window)
-      contradicts("model.layers_without_window", "is about a window", "window", "0", "4096");
+    for (const auto &[key, written] : {std::pair("model.layers_without_window", !m.layersWithoutWindow.empty()),
+                                       std::pair("model.window_rope_theta", m.windowRopeTheta != 0)})
+      if (written && !m.window)
+        contradicts(key, "is about a window", "window", "0", "4096");
+    if (m.windowRopeTheta > 0 && m.windowRopeTheta <= 1 && r.good("model.window_rope_theta"))
+      r.complain("model.window_rope_theta", ErrorCode::OutOfRange,
+                 fmt::format("model.window_rope_theta = {} is out of range", m.windowRopeTheta),
+                 "must be 0, or above 1 as rope_theta", {"0 takes rope_theta in all layers"});
     listOfLayers("model.layers_without_window", m.layersWithoutWindow);
   }
 
@@ -175,9 +180,11 @@ private:
     if (m.parallelResidual && m.normPosition != NormPosition::pre)
       contradicts("model.norm_position", "must be \"pre\" with blocks side by side", "parallel_residual", "true",
                   "false");
-    if (m.headTransform && m.gated())
-      contradicts("model.head_transform", "needs an activation without a gate", "activation",
-                  quoted(nameOf(m.activation)), quoted("gelu"));
+    if (!m.firstNorm && m.normPosition != NormPosition::pre && m.normPosition != NormPosition::both)
+      contradicts("model.first_norm", "is about norms before blocks", "norm_position", quoted(nameOf(m.normPosition)),
+                  quoted("pre"));
+    if (!m.firstNorm && m.sharedNorm)
+      contradicts("model.first_norm", "= false leaves no norm to share", "shared_norm", "true", "false");
   }
 
   void inOrder(const char *key, double value, const char *lower, double least) {

@@ -45,7 +45,7 @@ public:
       norm("word_embeddings_layernorm");
     for (int64_t l = 0; l < c.nLayer; ++l) {
       const std::string h = fmt::format("h.{}.", l);
-      if (before)
+      if (before && (l || c.firstNorm))
         norm(h + "ln_1");
       linear(h + "attn.c_attn", c.nEmbd, heads + 2 * keyHeads, linearStd, c.biased(c.qkvBias));
       linear(h + "attn.c_proj", heads, c.nEmbd, projection, c.biased(c.attentionBias));
@@ -70,7 +70,7 @@ public:
       norm("ln_f");
     if (hasHead) {
       if (c.headTransform) {
-        linear("head.dense", c.nEmbd, c.nEmbd, linearStd, c.bias);
+        linear("head.dense", c.nEmbd, c.nEmbd, linearStd, c.biased(c.mlpBias));
         norm("head.norm");
       }
       if (!c.tieEmbeddings)
@@ -116,9 +116,11 @@ private:
     State *s = addState(m, name, std::move(type), StateKind::param);
     setFact<&InitialFacts::init>(*s, init);
     const hf::FileName file = hf::fileNameOf(family, c, name);
-    writeFacts(
-        *s,
-        FileFacts{.hf = file.names, .hfSplit = file.columns, .hfTranspose = file.transposed, .hfHeads = file.heads});
+    writeFacts(*s, FileFacts{.hf = file.names,
+                             .hfSplit = file.columns,
+                             .hfTranspose = file.transposed,
+                             .hfHeads = file.heads,
+                             .hfShare = file.share});
     return s;
   }
   State *matrix(const std::string &name, int64_t rows, int64_t columns, double std) {
@@ -198,6 +200,7 @@ void sayFacts(Module &m, const Config &config) {
                            .layersWithoutRope = c.layersWithoutRope,
                            .window = c.window,
                            .layersWithoutWindow = c.layersWithoutWindow,
+                           .windowRopeTheta = c.windowRopeTheta,
                            .attentionScale = ownScale ? c.attentionScale : 0,
                            .attentionSoftcap = c.attentionSoftcap,
                            .logitSoftcap = c.logitSoftcap,
@@ -210,6 +213,7 @@ void sayFacts(Module &m, const Config &config) {
                            .qkNorm = c.qkNorm,
                            .normPosition = c.normPosition,
                            .normPlusOne = c.normPlusOne,
+                           .firstNorm = c.firstNorm,
                            .parallelResidual = c.parallelResidual,
                            .sharedNorm = c.sharedNorm,
                            .tokenTypes = c.tokenTypes,

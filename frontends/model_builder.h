@@ -9,12 +9,14 @@
 //     output         x = x + a(x);         x = x + m(x)            and so here
 //     post           x = ln_1(x + a(x));   x = ln_2(x + m(x))      without ln_f
 //     or, with parallel_residual, x = x + a(ln_1 x) + m(ln_2 x); with shared_norm ln_2 is ln_1
+//     without first_norm layer 0 has no ln_1: a(x) in place of a(ln_1 x)
 //   Heads have D = head_dim elements. Gains of norms that add 1 to them begin at 0.
 //   logits = cap?(lm_head(transform?(ln_f x)) + lm_head.bias?),  transform(x) = head.norm(act(head.dense x))
 //
-// Positions: the table wpe; rotated queries and keys (rope: one table of angles per function, shared by the layers); a
-// bias in attention (alibi); or none. An encoder (causal = false) has no cache and hence no @decode and @prefill; its
-// targets are those of the masked-token loss (runtime/data/data.h).
+// Positions: the table wpe; rotated queries and keys (rope: one table of angles per function, shared by the layers;
+// with window_rope_theta another one, of the layers with a window); a bias in attention (alibi); or none. An encoder
+// (causal = false) has no cache and hence no @decode and @prefill; its targets are those of the masked-token loss
+// (runtime/data/data.h), and a window reaches to both sides.
 //
 // Functions (B = micro_batch, T = block_size, V = vocab_size, P = prefill length, all static):
 //   @forward(%x: i32[B,T], %y: i32[B,T], %seq0: i64[]) -> f32[]

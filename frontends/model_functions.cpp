@@ -55,7 +55,7 @@ public:
     dropping = training && c.dropout > 0;
 
     Value *h = embed(x, nullptr);
-    makeRopeTable(c.blockSize, nullptr);
+    makeRopeTables(c.blockSize, nullptr);
     for (int l = 0; l < c.nLayer; ++l)
       h = layer(h, l, nullptr);
     Value *scores = head(finalNorm(h));
@@ -131,7 +131,7 @@ private:
   Value *hidden(Value *tok, Value *pos) {
     const int64_t count = tok->type.dim(1);
     Value *h = embed(tok, pos);
-    makeRopeTable(count, pos);
+    makeRopeTables(count, pos);
     for (int l = 0; l < c.nLayer; ++l)
       h = layer(h, l, pos);
     at("last");
@@ -230,16 +230,26 @@ private:
     return dropout(h, -1, residualSite);
   }
 
-  /// Angles of `rows` positions from `pos` (null: 0) on, or of the positions of tokens, for all layers.
-  void makeRopeTable(int64_t rows, Value *pos) {
+  /// Angles of `rows` positions from `pos` (null: 0) on, or of the positions of tokens: for all layers, or those
+  /// without and those with a window.
+  void makeRopeTables(int64_t rows, Value *pos) {
     if (c.position != Position::rope)
       return;
     at("rope");
     if (pos && pos->type.rank())
       pos = positionsOf(pos);
+    ropeTable = rotations(rows, pos, c.ropeTheta);
+    windowRopeTable = ropeTable;
+    if (c.windowRopeTheta == 0 || c.windowRopeTheta == c.ropeTheta)
+      return;
+    at("window_rope");
+    windowRopeTable = rotations(rows, pos, c.windowRopeTheta);
+  }
+
+  Value *rotations(int64_t rows, Value *pos, double theta) {
     AttrMap how = attrs({{"rows", rows}, {"size", c.rotated()}});
-    if (c.ropeTheta != 10000)
-      how.set("theta", c.ropeTheta);
+    if (theta != 10000)
+      how.set("theta", theta);
     if (c.ropeScaling != RopeScaling::none) {
       how.set("scaling", std::string(nameOf(c.ropeScaling)));
       how.set("factor", c.ropeFactor);
@@ -255,14 +265,14 @@ private:
       how.set("truncate", c.ropeTruncate);
       how.set("magnitude", c.ropeMagnitude);
     }
-    ropeTable = b.value(OpKind::rope_table, {pos}, std::move(how));
+    return b.value(OpKind::rope_table, {pos}, std::move(how));
   }
 
   /// One layer: attention and hidden layer one behind the other, or side by side.
   Value *layer(Value *x, int l, Value *pos) {
     const bool before = c.normPosition == NormPosition::pre || c.normPosition == NormPosition::both,
                behind = c.normPosition == NormPosition::post;
-    Value *y = before ? norm(x, "ln_1", l) : x;
+    Value *y = before && (l || c.firstNorm) ? norm(x, "ln_1", l) : x;
     Value *attended = attentionBlock(y, l, pos);
     Value *sum = added(x, attended, "attn.add", l);
     if (c.parallelResidual) {
@@ -298,7 +308,7 @@ private:
       AttrMap how = headAttrs();
       if (c.rotated() != c.headSize())
         how.set("rotary", c.rotated());
-      qkv = b.value(OpKind::rope, {qkv, ropeTable}, std::move(how));
+      qkv = b.value(OpKind::rope, {qkv, hasWindow(l) ? windowRopeTable : ropeTable}, std::move(how));
     }
     at("attn", l);
     Value *y = pos && !documents             ? cachedAttention(qkv, l, pos)
@@ -351,10 +361,9 @@ private:
   AttrMap headAttrs() const { return attrs({{"n_head", c.nHead}, {"n_kv_head", c.nKvHead}}); }
 
   double scale() const { return c.attentionScale != 0 ? c.attentionScale : 1 / std::sqrt(double(c.headSize())); }
-  /// Tokens that a token of the layer sees; 0: as many as there are.
-  int64_t windowOf(int l) const {
-    return c.window < c.blockSize && !llvm::is_contained(c.layersWithoutWindow, l) ? c.window : 0;
-  }
+  bool hasWindow(int l) const { return c.window && !llvm::is_contained(c.layersWithoutWindow, l); }
+  /// Tokens that a token of the layer sees, of an encoder to each side; 0: as many as there are.
+  int64_t windowOf(int l) const { return c.window < c.blockSize && hasWindow(l) ? c.window : 0; }
   AttrMap attentionAttrs(int l) const {
     AttrMap a = headAttrs();
     if (c.position == Position::alibi)
@@ -415,10 +424,13 @@ private:
       s = capped(s, c.attentionSoftcap);
     if (c.position == Position::alibi)
       s = b.value(OpKind::alibi, {s});
-    if (c.causal) {
+    const int64_t window = windowOf(l);
+    if (c.causal || window) {
       AttrMap how;
-      if (const int64_t window = windowOf(l))
+      if (window)
         how.set("window", window);
+      if (!c.causal)
+        how.set("two_sided", true);
       s = b.value(OpKind::causal_mask, {s}, std::move(how));
     }
     Value *p = dropout(b.value(OpKind::softmax, {s}), l, attentionSite);
@@ -438,7 +450,7 @@ private:
   Value *head(Value *h) {
     if (c.headTransform) {
       at("head.dense");
-      h = b.value(opOf(c.activation), {linear(h, "head.dense", c.bias)});
+      h = b.value(opOf(c.activation), {linear(h, "head.dense", c.biased(c.mlpBias))});
       at("head.norm");
       h = norm(h, "head.norm");
     }
@@ -459,7 +471,7 @@ private:
   Value *seq0 = nullptr;
   Value *documents = nullptr;  // where that of each token begins and ends; null: there is a cache, or one of all tokens
   Value *types = nullptr;      // of tokens; null: all are 0
-  Value *ropeTable = nullptr;
+  Value *ropeTable = nullptr, *windowRopeTable = nullptr;
   bool dropping = false;
   llvm::StringMap<Value *> readings;
 };

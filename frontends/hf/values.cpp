@@ -171,7 +171,7 @@ void settle(ModelValues &v) {
   };
   auto is = [&](const char *key, const char *word) { return v.count(key) && v.at(key) == word; };
   if (!is("position", "rope")) {
-    plain({"rope_theta", "rope_scaling", "layers_without_rope"});
+    plain({"rope_theta", "rope_scaling", "layers_without_rope", "window_rope_theta"});
     v["rotary_dim"] = v["head_dim"];
   }
   if (is("rope_scaling", "linear") && number(v, "rope_factor") == 1)
@@ -195,9 +195,17 @@ void settle(ModelValues &v) {
       list.erase(std::unique(list.begin(), list.end()), list.end());
       v[key] = list;
     }
-  const bool none = window == 0 || (v.count("block_size") && window >= integer(v, "block_size"));
-  if (none || (layers > 0 && int64_t(v["layers_without_window"].size()) == layers))
-    plain({"window", "layers_without_window"});
+  // A window that hides nothing may still tell which layers rotate otherwise.
+  if (number(v, "window_rope_theta") == number(v, "rope_theta"))
+    plain({"window_rope_theta"});
+  const bool rotates = number(v, "window_rope_theta") != 0,
+             hides = window != 0 && !(v.count("block_size") && window >= integer(v, "block_size"));
+  if ((!hides && !(rotates && window)) || (layers > 0 && int64_t(v["layers_without_window"].size()) == layers))
+    plain({"window", "layers_without_window", "window_rope_theta"});
+  else if (!hides)
+    v["window"] = v["block_size"];  // all such windows are the same
+  if (!(is("norm_position", "pre") || is("norm_position", "both")))
+    plain({"first_norm"});
 
   if (const int64_t head = integer(v, "head_dim");
       head > 0 && isSame(v["attention_scale"], 1 / std::sqrt(double(head))))

@@ -71,6 +71,7 @@ struct ModelConfig {
   std::vector<int64_t> layersWithoutRope;
   int64_t window = 0;  // 0: none
   std::vector<int64_t> layersWithoutWindow;
+  double windowRopeTheta = 0;                     // 0: ropeTheta
   double attentionScale = 0;                      // 0: 1 / sqrt(headDim)
   double attentionSoftcap = 0, logitSoftcap = 0;  // 0: none
   double embeddingScale = 1;
@@ -79,6 +80,7 @@ struct ModelConfig {
   bool headBias = false;
   QkNorm qkNorm = QkNorm::none;
   NormPosition normPosition = NormPosition::pre;
+  bool firstNorm = true;
   bool normPlusOne = false;
   bool parallelResidual = false, sharedNorm = false;
   int64_t tokenTypes = 0;  // 0: no table of them
@@ -284,9 +286,11 @@ template <typename Table> void attentionKeys(Table &key, ModelConfig &m) {
   using namespace values;
   const Number cap{atLeast(0), atMost(1e9)};
   key("model.window", m.window, Integer{0, 1 << 24},
-      "Tokens that a token sees at most, itself included. 0: all before it. Needs causal = true.");
+      "Tokens that a token sees at most, itself included; with causal = false so many to each side. 0: all.");
   key("model.layers_without_window", m.layersWithoutWindow, Integers{0, 999},
-      "Layers, from 0, whose tokens see all before them in spite of window.");
+      "Layers, from 0, whose tokens see all others in spite of window.");
+  key("model.window_rope_theta", m.windowRopeTheta, Number{atLeast(0), atMost(1e12)},
+      "position = \"rope\": rope_theta of the layers with a window, above 1. 0: the same as of the others.");
   key("model.attention_scale", m.attentionScale, Number{atLeast(0), atMost(1e6)},
       "Factor of the products of queries and keys. 0: 1 / sqrt(head_dim).");
   key("model.attention_softcap", m.attentionSoftcap, cap,
@@ -308,6 +312,8 @@ template <typename Table> void layerKeys(Table &key, ModelConfig &m) {
   key("model.norm_position", m.normPosition, Choice{allWords<NormPosition>()},
       "Where norms stand: before each block; behind each residual sum, without a final norm; on the output of each "
       "block; before it and on its output.");
+  key("model.first_norm", m.firstNorm, Boolean{},
+      "Norms before blocks: whether attention of the first layer has one, too.");
   key("model.norm_plus_one", m.normPlusOne, Boolean{},
       "norm = \"rmsnorm\": whether norms multiply by 1 + weight, in place of the weight.");
   key("model.parallel_residual", m.parallelResidual, Boolean{},
@@ -317,7 +323,8 @@ template <typename Table> void layerKeys(Table &key, ModelConfig &m) {
   key("model.token_types", m.tokenTypes, Integer{0, 1 << 16},
       "Rows of a table of token types, of which row 0 is added to every embedding. 0: no table.");
   key("model.head_transform", m.headTransform, Boolean{},
-      "Whether a linear layer, the activation and a norm stand before the classifier.");
+      "Whether a linear layer (its bias: mlp_bias), the activation, without its gate, and a norm stand before the "
+      "classifier.");
   key("model.logit_softcap", m.logitSoftcap, Number{atLeast(0), atMost(1e9)},
       "c: logits l become c tanh(l / c). 0: they stay.");
 }

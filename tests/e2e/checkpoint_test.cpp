@@ -82,6 +82,8 @@ std::map<std::string, std::vector<Change>> changesOfModel() {
           {"layers_without_rope", {{"[1]", {}, rope}}},
           {"window", {{"4"}}},
           {"layers_without_window", {{"[1]", {}, {"model.window=4"}}}},
+          {"window_rope_theta", {{"5000", {}, {"model.position=rope", "model.window=4"}}}},
+          {"first_norm", {{"false"}}},
           {"attention_scale", {{"0.5"}}},
           {"attention_softcap", {{"30"}}},
           {"logit_softcap", {{"30"}}},

@@ -86,7 +86,7 @@ struct Work {
     add(pass, m.headSize(), m.rotated(), nameOf(m.ropeScaling), m.window, layers, m.attentionSoftcap > 0,
         m.logitSoftcap > 0, m.embeddingScale != 1, m.biased(m.qkvBias), m.biased(m.attentionBias), m.biased(m.mlpBias),
         m.normBiased(), m.headBias, nameOf(m.qkNorm), nameOf(m.normPosition), m.normPlusOne, m.parallelResidual,
-        m.sharedNorm, m.tokenTypes > 0, m.headTransform);
+        m.sharedNorm, m.tokenTypes > 0, m.headTransform, m.firstNorm, m.windowRopeTheta != 0);
     const OptimizerConfig &o = c.optimizer;
     add(pass, o.name, c.train.gradClip > 0, o.name == "sgd" && o.momentum > 0,
         o.name == "adafactor" && o.firstMoment > 0);

@@ -62,7 +62,8 @@ double modelFlopsPerToken(const Config &config) {
   const double positions = m.position == Position::learned ? double(m.blockSize) * m.nEmbd : 0;
   ModelFacts sizes;
   sizes.nLayer = m.nLayer, sizes.nHead = m.nHead, sizes.nEmbd = m.nEmbd, sizes.headDim = m.headSize();
-  sizes.blockSize = m.blockSize, sizes.window = m.window, sizes.layersWithoutWindow = m.layersWithoutWindow;
+  sizes.causal = m.causal, sizes.blockSize = m.blockSize, sizes.window = m.window,
+  sizes.layersWithoutWindow = m.layersWithoutWindow;
   return 6 * (parameterCount(config) - positions) + attentionFlopsPerToken(sizes);
 }
 

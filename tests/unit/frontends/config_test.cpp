@@ -90,7 +90,15 @@ TEST_F(ConfigTest, KeysOfAModelThatContradictEachOther) {
       {{"model.window=8", "model.layers_without_window=[1]"}, {}},
       {{"model.window=8", "model.layers_without_window=[2]"}, {"204 1:29"}},
       {{"model.window=8", "model.layers_without_window=[1, 0]"}, {"204 1:29"}},
-      {{"model.window=8", "model.causal=false"}, {"209 1:14"}},
+      {{"model.window=8", "model.causal=false"}, {}},
+      {{"model.window=8", "model.position=rope", "model.window_rope_theta=500"}, {}},
+      {{"model.window=8", "model.position=rope", "model.window_rope_theta=0.5"}, {"204 1:25"}},
+      {{"model.window=8", "model.window_rope_theta=500"}, {"209 1:25"}},
+      {{"model.position=rope", "model.window_rope_theta=500"}, {"209 1:25"}},
+      {{"model.first_norm=false"}, {}},
+      {{"model.first_norm=false", "model.norm_position=output"}, {"209 1:18"}},
+      {{"model.first_norm=false", "model.parallel_residual=true", "model.shared_norm=true"}, {"209 1:18"}},
+      {{"model.head_transform=true", "model.activation=geglu"}, {}},
       {{"model.shared_norm=true", "model.parallel_residual=true"}, {}},
   };
   for (const auto &[settings, expected] : cases) {

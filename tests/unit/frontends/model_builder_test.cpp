@@ -43,7 +43,7 @@ std::vector<std::string> variants() {
           "relu",     "relu2",      "gelu",       "swiglu",     "geglu",    "rope",    "alibi",     "embnorm",
           "llama",    "bloom",      "geglu_tanh", "headdim",    "somerope", "post",    "output",    "both",
           "parallel", "sharednorm", "types",      "scaled",     "softcap",  "biases",  "rotarydim", "llama3",
-          "yarn",     "linear",     "window",     "softscores", "qkhead",   "qkwhole", "gemma"};
+          "yarn",     "linear",     "window",     "softscores", "qkhead",   "qkwhole", "gemma",     "twothetas"};
 }
 
 Config variant(const std::string &name) {
@@ -119,6 +119,16 @@ Config variant(const std::string &name) {
     c.model.layersWithoutWindow = {1};
     c.model.attentionSoftcap = 2;
     c.model.qkNorm = QkNorm::head;
+  }
+  if (name == "twothetas") {
+    c.model.position = Position::rope;
+    c.model.activation = Activation::geglu;
+    c.model.embeddingNorm = c.model.headTransform = true;
+    c.model.firstNorm = false;
+    c.model.window = 3;
+    c.model.layersWithoutWindow = {1};
+    c.model.ropeTheta = 100;
+    c.model.windowRopeTheta = 20;
   }
   if (name == "biases") {
     c.model.bias = false;
@@ -321,6 +331,7 @@ TEST(ModelBuilder, AnEncoderSeesBothWaysAndHasNoCache) {
     c.model.causal = false;
     c.model.position = position;
     c.model.embeddingNorm = true;
+    c.model.window = position == Position::rope ? 4 : 0;  // two of which reach the last token
     auto m = buildModel(c);
     EXPECT_EQ(verify(*m), std::vector<std::string>{});
     EXPECT_FALSE(m->function("decode") || m->function("prefill") || m->state("h.0.attn.k_cache"));
@@ -535,6 +546,27 @@ TEST(ModelBuilder, AttributesOfAttentionAndRotations) {
   const auto plain = buildModel(c);
   for (const Op &op : plain->function("forward")->body)
     EXPECT_FALSE(op.is(OpKind::attention) && (op.attrs.has("window") || op.attrs.has("scale"))) << print(op);
+}
+
+TEST(ModelBuilder, LayersWithAWindowMayRotateOtherwise) {
+  Config c = variant("twothetas");
+  c.model.causal = false;
+  for (const int64_t window : {int64_t(3), c.model.blockSize}) {  // one that hides nothing, too
+    c.model.window = window;
+    const auto m = buildModel(c, {.embed = true});
+    for (const auto &f : m->functions)
+      for (const Op &op : f->body) {
+        if (op.is(OpKind::rope)) {
+          EXPECT_EQ(op.operand(1)->def->attrs.getFloat("theta"), op.layer == 1 ? 100 : 20) << print(op);
+        }
+        if (op.is(OpKind::attention)) {
+          EXPECT_FALSE(op.attrs.getBool("causal", true));
+          EXPECT_EQ(op.attrs.getInt("window"), op.layer == 1 || window != 3 ? 0 : 3) << print(op);
+        }
+      }
+    EXPECT_FALSE(m->state("h.0.ln_1.weight"));
+    EXPECT_TRUE(m->state("h.0.ln_2.weight") && m->state("h.1.ln_1.weight"));
+  }
 }
 
 TEST(ModelBuilder, FactsSayOnlyWhatIsNotTheDefault) {
