@@ -85,6 +85,8 @@ private:
     if (name != "BertForSequenceClassification")
       throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: the classifier {}", file, name),
                       "gptc knows BertForSequenceClassification");
+    if (const json *type = find("model_type"); type && *type != "bert")
+      damaged(fmt::format("architectures is {}, model_type {}", names->dump(), type->dump()));
   }
 
   std::vector<std::string> names() const {

@@ -461,11 +461,63 @@ Family bert() {
                       true}};
 }
 
+Family modernbert() {
+  return {.name = "modernbert",
+          .architecture = "ModernBertForMaskedLM",
+          .rows = {sizes("vocab_size", "vocab_size", 50368),
+                   sizes("hidden_size", "n_embd", 768),
+                   sizes("num_hidden_layers", "n_layer", 22),
+                   sizes("num_attention_heads", "n_head", 12),
+                   sizes("intermediate_size", "ffn_dim", 1152),
+                   {"norm_eps", {"norm_eps"}, 1e-5},
+                   {"norm_bias", {"norm_bias"}, false},
+                   attentionBias(false),
+                   {"decoder_bias", {"head_bias"}, true},
+                   tied(true)},
+          .facts = {{"norm", "layernorm"},
+                    {"position", "rope"},
+                    {"causal", false},
+                    {"activation", "geglu"},
+                    {"mlp_bias", false},
+                    {"embedding_norm", true},
+                    {"first_norm", false},
+                    {"head_transform", true}},
+          .positions = "max_position_embeddings",
+          .defaultPositions = 8192,
+          .rotations = Rotations{.theta = 160000, .windowTheta = 10000},
+          .windows = Windows::local,
+          .only = {{"hidden_activation", "gelu"},
+                   {"classifier_activation", "gelu"},
+                   {"mlp_bias", false},
+                   {"classifier_bias", false}},
+          // layer_norm_eps and position_embedding_type stand in files, and transformers does not read them.
+          .neutral = {"layer_norm_eps", "position_embedding_type", "classifier_pooling", "deterministic_flash_attn",
+                      "initializer_cutoff_factor", "reference_compile", "repad_logits_with_grad", "sparse_prediction",
+                      "sparse_pred_ignore_index"},
+          .dropouts = {"attention_dropout", "embedding_dropout", "mlp_dropout", "classifier_dropout"},
+          .tensors = {"model.",
+                      true,
+                      QkvLayout::whole,
+                      {{"wte", "embeddings.tok_embeddings"},
+                       {"word_embeddings_layernorm", "embeddings.norm"},
+                       {"h.*.ln_1", "layers.*.attn_norm"},
+                       {"h.*.attn.c_attn", "layers.*.attn.Wqkv"},
+                       {"h.*.attn.c_proj", "layers.*.attn.Wo"},
+                       {"h.*.ln_2", "layers.*.mlp_norm"},
+                       {"h.*.mlp.c_gate", "layers.*.mlp.Wi"},  // its first half is activated
+                       {"h.*.mlp.c_fc", "layers.*.mlp.Wi"},
+                       {"h.*.mlp.c_proj", "layers.*.mlp.Wo"},
+                       {"ln_f", "final_norm"},
+                       {"head.dense", "head.dense"},
+                       {"head.norm", "head.norm"},
+                       {"lm_head", "decoder"}}}};
+}
+
 }  // namespace
 
 const std::vector<Family> &families() {
-  static const std::vector<Family> all = {gpt2(),  llama(),   mistral(), qwen2(), qwen3(),  smollm3(),
-                                          olmo2(), gptNeox(), bloom(),   phi(),   gemma2(), bert()};
+  static const std::vector<Family> all = {gpt2(),    llama(), mistral(), qwen2(),  qwen3(), smollm3(),   olmo2(),
+                                          gptNeox(), bloom(), phi(),     gemma2(), bert(),  modernbert()};
   return all;
 }
 

@@ -56,6 +56,9 @@ struct Rotations {
   double part = 1;  // of a head that is rotated; 1: always the whole
   /// Older names of rope_theta and partial_rotary_factor in this family.
   const char *thetaToo = nullptr, *partToo = nullptr;
+  /// If not 0: that of layers with a window, and `theta` of the others. They are global_rope_theta and local_rope_theta
+  /// (4), or stand in rope_parameters.full_attention and sliding_attention (5). Then angles are not scaled.
+  double windowTheta = 0;
 };
 
 /// Which layers see a window of tokens only.
@@ -64,7 +67,9 @@ enum class Windows {
   all,        // all layers if sliding_window is set (Mistral)
   late,       // those from max_window_layers on, with use_sliding_window; or as layer_types say (Qwen2, Qwen3)
   unrotated,  // those that do not rotate, with use_sliding_window; or as layer_types say (SmolLM3)
-  even        // layers 0, 2, ...; or as layer_types say (Gemma 2)
+  even,       // layers 0, 2, ...; or as layer_types say (Gemma 2)
+  local       // half of local_attention tokens to each side, but for layers 0, n, 2n, ... with n =
+              // global_attn_every_n_layers; or as layer_types say (ModernBERT)
 };
 
 /// How files store the queries, keys and values of a layer.
@@ -81,6 +86,7 @@ struct Tensors {
   QkvLayout qkv;
   /// Our name, with or without ".weight" or ".bias", -> theirs, without `base`; `*` stands for the number of a layer,
   /// commas separate the tensors of a split one, and | the names that a tensor has in files of different versions.
+  /// Several of ours with one name of theirs follow each other there by rows, in this order; they are linear.
   std::vector<std::pair<const char *, const char *>> names;
   bool gammaBeta = false;  // old files have gamma and beta for the weight and the bias of a LayerNorm
 };

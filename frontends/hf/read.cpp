@@ -40,9 +40,14 @@ public:
     for (const Fact &f : family.facts)
       fact(f);
     positions();
-    if (family.rotations)
+    if (family.rotations && family.rotations->windowTheta != 0)
+      rotationsByType();
+    else if (family.rotations)
       rotations();
-    windows();
+    if (family.windows == Windows::local)
+      localWindows();
+    else
+      windows();
     for (const Only &o : family.only)
       only(o);
     for (const Only &o : onlyInAll())
@@ -267,6 +272,12 @@ private:
     for (const char *key : {"rope_scaling", "rope_parameters"})
       if (has(key))
         rotationObject(all, key, at(key));
+    requireTypes(all);
+    return all;
+  }
+
+  /// Reports values of wrong types and removes them.
+  void requireTypes(Quantities &all) {
     for (auto it = all.begin(); it != all.end();) {
       const json &value = it->second.value;
       const char *wanted = it->first == "type"       ? (value.is_string() ? nullptr : "a string")
@@ -276,7 +287,6 @@ private:
         wrongType(it->second.what, wanted);
       it = wanted ? all.erase(it) : std::next(it);
     }
-    return all;
   }
 
   /// What rotates of a head, as transformers rounds it.
@@ -313,6 +323,43 @@ private:
     scaling(q);
     if (family.windows == Windows::unrotated)
       unrotatedLayers();
+  }
+
+  /// Layers with a window, and the others, have a base each.
+  void rotationsByType() {
+    const json none = json::object(), &objects = has("rope_parameters") ? at("rope_parameters") : none;
+    if (!objects.is_object())
+      return wrongType(equation("rope_parameters", objects), "an object or null");
+    for (const auto &[key, value] : objects.items())
+      if (key != "full_attention" && key != "sliding_attention")
+        unknown("rope_parameters." + key, value);
+    Quantities ofAll;
+    if (has("rope_scaling"))
+      rotationObject(ofAll, "rope_scaling", at("rope_scaling"));
+    rotationsOf("full_attention", ofAll, objects, "global_rope_theta", "rope_theta", family.rotations->theta);
+    rotationsOf("sliding_attention", ofAll, objects, "local_rope_theta", "window_rope_theta",
+                family.rotations->windowTheta);
+  }
+
+  void rotationsOf(const std::string &type, Quantities q, const json &objects, const char *key, const char *ours,
+                   double usual) {
+    if (has(key))
+      quantity(q, "theta", at(key), key);
+    if (const auto own = objects.find(type); own != objects.end() && !own->is_null())
+      rotationObject(q, "rope_parameters." + type, *own);
+    requireTypes(q);
+    if (const auto kind = q.find("type"); kind != q.end() && kind->second.value != "default")
+      notBuilt(kind->second.what, "rope_type = \"default\"");
+    if (const auto part = q.find("part"); part != q.end() && part->second.value != 1)
+      notBuilt(part->second.what, "1.0");
+    if (const auto theta = q.find("theta"); theta != q.end() && theta->second.value <= 1)
+      notBuilt(theta->second.what, "a base above 1");
+    else if (theta != q.end())
+      say(ours, theta->second.value, theta->second.what);
+    else if (isNull(key) && values.count("rope_theta"))  // transformers 4 takes the other one then
+      say(ours, json(values.at("rope_theta")), equation(key, nullptr));
+    else
+      say(ours, usual, absent(key, usual));
   }
 
   void scaling(const Quantities &q) {
@@ -462,6 +509,32 @@ private:
     if (all && listed != usual(values))
       return contradict(what, fmt::format("model_type = \"{}\" has one kind of layers", family.name));
     say("layers_without_window", listed, what);
+  }
+
+  void localWindows() {
+    const json tokens = has("local_attention") ? at("local_attention") : json(128);
+    const std::string what =
+        has("local_attention") ? equation("local_attention", tokens) : absent("local_attention", tokens);
+    const bool spaced = has("global_attn_every_n_layers");
+    const json every = spaced ? at("global_attn_every_n_layers") : json(3);
+    if (!tokens.is_number_integer() || tokens < 2)
+      return wrongType(what, "an integer of at least 2");
+    if (!every.is_number_integer() || every < 1)
+      return wrongType(equation("global_attn_every_n_layers", every), "an integer of at least 1");
+    say("window", tokens.get<int64_t>() / 2 + 1, what);  // the token itself is one
+    auto usual = [n = every.get<int64_t>()](const ModelValues &v) {
+      const auto it = v.find("n_layer");
+      const int64_t layers = it != v.end() && it->second.is_number_integer() ? it->second.get<int64_t>() : 0;
+      std::vector<int64_t> full;
+      for (int64_t i = 0; i < std::min<int64_t>(layers, 1 << 16) && n > 0; i += n)
+        full.push_back(i);
+      return json(full);
+    };
+    // transformers takes layer_types where both stand.
+    if (const json listed = layerTypes(true); !listed.is_null())
+      return say("layers_without_window", listed, equation("layer_types", at("layer_types")));
+    say("layers_without_window", usual(values),
+        spaced ? equation("global_attn_every_n_layers", every) : absent("global_attn_every_n_layers", every), usual);
   }
 
   /// layer_types as the layers of full attention; null if it is absent or wrong.

@@ -50,6 +50,21 @@ std::string theirName(const Tensors &t, const Parts &p) {
   GPTC_UNREACHABLE("no name for {}{}", p.stem, p.suffix);
 }
 
+/// [place, count] of this stem among those that have one name in files; empty if it is alone.
+std::vector<int64_t> shareOf(const Tensors &t, const std::string &stem) {
+  const auto named = llvm::find_if(t.names, [&](const auto &n) { return stem == n.first; });
+  if (named == t.names.end())
+    return {};
+  int64_t place = 0, count = 0;
+  for (const auto &[ours, theirs] : t.names)
+    if (llvm::StringRef(theirs) == named->second) {
+      if (ours == stem)
+        place = count;
+      ++count;
+    }
+  return count > 1 ? std::vector<int64_t>{place, count} : std::vector<int64_t>{};
+}
+
 /// "A.weight|A.gamma" of "A.weight".
 std::string withOldName(const std::string &name, const std::string &suffix) {
   const llvm::StringRef stem = llvm::StringRef(name).drop_back(suffix.size());
@@ -82,6 +97,7 @@ FileName fileNameOf(const Family *family, const ModelConfig &m, llvm::StringRef 
   }
   file.names = llvm::join(parts, ",");
   file.transposed = t.transposed && p.isLinear();
+  file.share = shareOf(t, p.stem);
   if (p.stem == "h.*.attn.c_attn" && t.qkv == QkvLayout::split) {
     const int64_t keys = m.nKvHead * m.headSize();
     file.columns = {m.nHead * m.headSize(), keys, keys};

@@ -11,6 +11,7 @@ struct FileName {
   std::vector<int64_t> columns;  // hf_split
   bool transposed = false;       // hf_transpose
   int64_t heads = 0;             // hf_heads
+  std::vector<int64_t> share;    // hf_share
 };
 
 /// Of the parameter with our name, "h.0.ln_1.weight". `family`: that of the model; null for a model that none holds,

@@ -53,9 +53,41 @@ void writeRotations(const Rotations &r, const ModelValues &v, Ordered &config) {
   config["rope_parameters"] = scaling;
 }
 
+/// Both bases, in the spelling of either version.
+void writeRotationsByType(const ModelValues &v, Ordered &config) {
+  const json &theta = v.at("rope_theta"), &own = v.at("window_rope_theta"), &window = own == 0 ? theta : own;
+  config["global_rope_theta"] = theta;
+  config["local_rope_theta"] = window;
+  config["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", theta}}},
+                               {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", window}}}};
+}
+
+/// Only every so many-th layer, from layer 0 on, is without a window: transformers 4 knows no other lists.
+void writeLocalWindows(const ModelValues &v, Ordered &config) {
+  const int64_t window = v.at("window"), layers = v.at("n_layer");
+  const auto full = v.at("layers_without_window").get<std::vector<int64_t>>();
+  auto follows = [&](int64_t every) {
+    for (int64_t i = 0; i < layers; ++i)
+      if ((i % every == 0) != llvm::is_contained(full, i))
+        return false;
+    return true;
+  };
+  int64_t every = window ? 2 : 1;
+  while (window && every < layers && !follows(every))
+    ++every;
+  Ordered types = Ordered::array();
+  for (int64_t i = 0; i < layers; ++i)
+    types.push_back(i % every ? "sliding_attention" : "full_attention");
+  config["layer_types"] = types;
+  config["global_attn_every_n_layers"] = every;
+  config["local_attention"] = window ? 2 * (window - 1) : 128;
+}
+
 void writeWindows(Windows kind, const ModelValues &v, Ordered &config) {
   if (kind == Windows::none)
     return;
+  if (kind == Windows::local)
+    return writeLocalWindows(v, config);
   const int64_t window = v.at("window"), layers = v.at("n_layer");
   const auto full = v.at("layers_without_window").get<std::vector<int64_t>>();
   config["sliding_window"] = window ? Ordered(window) : Ordered();
@@ -94,7 +126,9 @@ nlohmann::ordered_json write(const Family &family, const ModelValues &v, double 
   }
   if (*family.positions)
     config[family.positions] = v.at("block_size");
-  if (family.rotations)
+  if (family.rotations && family.rotations->windowTheta != 0)
+    writeRotationsByType(v, config);
+  else if (family.rotations)
     writeRotations(*family.rotations, v, config);
   writeWindows(family.windows, v, config);
   if (family.windows == Windows::unrotated) {

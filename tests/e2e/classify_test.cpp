@@ -349,6 +349,16 @@ TEST_F(ClassifyTest, WhatIsNoClassifierIsExplained) {
   with("architectures", {"BertForMaskedLM"}, 3, "`gptrun embed` makes vectors");
   with("architectures", {"RobertaForSequenceClassification"}, 3, "the classifier RobertaForSequenceClassification");
   with("problem_type", "ranking", 3, "problem_type is \"ranking\"");
+  const std::string modern = w.path("modern");  // another family's layers
+  fs::copy(GPTC_SOURCE_DIR "/tests/e2e/hf/modernbert", modern);
+  json mixed = json::parse(readFile(modern + "/config.json"));
+  mixed["architectures"] = {"BertForSequenceClassification"};
+  writeFile(modern + "/config.json", mixed.dump());
+  writeFile(modern + "/tokenizer.json", tokenizerOf31Words(true));
+  refuses({modern, "--text", text}, 5, "model_type \"modernbert\"");
+  mixed["architectures"] = {"ModernBertForSequenceClassification"};
+  writeFile(modern + "/config.json", mixed.dump());
+  refuses({modern, "--text", text}, 3, "the classifier ModernBertForSequenceClassification");
   with("num_labels", 3, 5, "num_labels is 3, id2label has 2 names");
   with("id2label", {{"0", "a"}, {"2", "b"}}, 5, "id2label has 2 names, and one for \"2\"");
   with("id2label", {{"0", "a"}, {"01", "b"}}, 5, "one for \"01\"");

@@ -37,19 +37,23 @@ std::string withoutHead(const std::string &file) {
   ordered_json kept;
   std::string data;
   for (const auto &[name, tensor] : header.items()) {
-    if (name == "__metadata__" || llvm::StringRef(name).starts_with("cls."))
+    const llvm::StringRef n = name;
+    if (n == "__metadata__" || n.starts_with("cls.") || n.starts_with("head.") || n.starts_with("decoder."))
       continue;
     const size_t begin = tensor["data_offsets"][0], end = tensor["data_offsets"][1];
     ordered_json t = tensor;
     t["data_offsets"] = {data.size(), data.size() + end - begin};
     data += file.substr(8 + size + begin, end - begin);
-    kept[llvm::StringRef(name).starts_with("bert.") ? name.substr(5) : name] = t;
+    kept[n.starts_with("bert.") ? name.substr(5) : n.starts_with("model.") ? name.substr(6) : name] = t;
   }
   std::string text = kept.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   size = text.size();
   return std::string(reinterpret_cast<const char *>(&size), 8) + text + data;
 }
+
+/// Whether texts stand between tokens of the tokenizer's own.
+bool isBert(const std::string &name) { return name == "bert" || name == "modernbert"; }
 
 struct EmbedTest : ::testing::Test {
   /// A copy of a model with a tokenizer.
@@ -61,7 +65,7 @@ struct EmbedTest : ::testing::Test {
         fs::copy(file, to, fs::copy_options::overwrite_existing);
     if (headless)
       writeFile(to + "/model.safetensors", withoutHead(readFile(to + "/model.safetensors")));
-    writeFile(to + "/tokenizer.json", tokenizerOf31Words(name == "bert"));
+    writeFile(to + "/tokenizer.json", tokenizerOf31Words(isBert(name)));
     return to;
   }
 
@@ -72,7 +76,7 @@ struct EmbedTest : ::testing::Test {
       std::vector<std::string> words;
       for (const int64_t id : one.at("ids"))
         words.push_back(fmt::format("t{}", id));
-      if (name == "bert")
+      if (isBert(name))
         words = {words.begin() + 1, words.end() - 1};
       texts.push_back(llvm::join(words, " "));
     }
@@ -129,9 +133,9 @@ double distance(const json &got, const json &want) {
 }
 
 TEST_F(EmbedTest, VectorsAreThoseOfTransformers) {
-  for (const char *name : {"bert", "llama", "qwen3", "gemma2", "bloom"})
+  for (const char *name : {"bert", "llama", "qwen3", "gemma2", "bloom", "modernbert"})
     for (bool headless : {false, true}) {
-      if (headless && std::string(name) != "bert")
+      if (headless && !isBert(name))
         continue;
       const std::string dir = folder(name, headless), file = fileOf(textsOf(name));
       for (const char *pooling : {"mean", "cls", "last"}) {
@@ -153,7 +157,7 @@ TEST_F(EmbedTest, VectorsAreThoseOfTransformers) {
 }
 
 TEST_F(EmbedTest, ATextHasTheSameBitsAloneAndAmongOthers) {
-  for (const char *name : {"bert", "qwen3", "gemma2", "bloom"})
+  for (const char *name : {"bert", "qwen3", "gemma2", "bloom", "modernbert"})
     for (const char *precision : {"fp32", "bf16"}) {
       const std::string dir = folder(name);
       std::vector<std::string> texts = textsOf(name);
@@ -192,12 +196,16 @@ TEST_F(EmbedTest, LongTextsToo) {
   for (int i = 0; i < 400; ++i)
     text += fmt::format("line {} of a text that goes on, ", i * i);
   w.useText(text);
-  for (const char *preset : {"encoder", "gpt2", "bloom"})
+  for (const char *preset : {"encoder", "gpt2", "bloom", "windows"})
     for (const char *precision : {"fp32", "bf16"}) {
-      const std::string plan =
-          w.compile(fmt::format("{}-{}", preset, precision),
-                    {fmt::format("model.preset={}", preset), fmt::format("precision.compute={}", precision),
-                     "model.block_size=512", "train.global_batch_tokens=512", "train.micro_batch=1", "train.steps=1"});
+      std::vector<std::string> settings = {fmt::format("precision.compute={}", precision), "model.block_size=512",
+                                           "train.global_batch_tokens=512", "train.micro_batch=1", "train.steps=1"};
+      if (preset == std::string("windows"))  // to both sides, over several tiles
+        settings.insert(settings.end(), {"model.preset=encoder", "model.window=60", "model.layers_without_window=[0]",
+                                         "model.position=rope", "model.window_rope_theta=500"});
+      else
+        settings.push_back(fmt::format("model.preset={}", preset));
+      const std::string plan = w.compile(fmt::format("{}-{}", preset, precision), settings);
       const std::string out = plan + "-out";
       w.train(plan, fs::path(out).filename().string());
       std::vector<std::string> texts;

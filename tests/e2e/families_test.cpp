@@ -119,7 +119,7 @@ struct Families : ::testing::TestWithParam<const char *> {
 };
 
 const auto all = ::testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "gpt_neox",
-                                   "bloom", "phi", "gemma2", "bert");
+                                   "bloom", "phi", "gemma2", "bert", "modernbert");
 const auto nameOfFamily = [](const auto &info) { return std::string(info.param); };
 INSTANTIATE_TEST_SUITE_P(Of, Families, all, nameOfFamily);
 

@@ -66,7 +66,7 @@ def parameters(m):
         norm("word_embeddings_layernorm")
     for l in range(L):
         h = f"h.{l}."
-        if where != "output":
+        if where != "output" and (l or m.get("first_norm", True)):
             norm(h + "ln_1")
         linear(h + "attn.c_attn", C, (heads + 2 * kv) * size, "qkv_bias")
         if m.get("qk_norm"):
@@ -219,6 +219,23 @@ def bert(m, p):
     return out
 
 
+def modernbert(m, p):
+    out = {"model.embeddings.tok_embeddings.weight": p["wte.weight"],
+           "model.embeddings.norm.weight": p["word_embeddings_layernorm.weight"],
+           "model.final_norm.weight": p["ln_f.weight"], "head.dense.weight": p["head.dense.weight"].T,
+           "head.norm.weight": p["head.norm.weight"], "decoder.weight": p["wte.weight"],
+           "decoder.bias": p["lm_head.bias"]}
+    for l in range(L):
+        h, to = f"h.{l}.", f"model.layers.{l}."
+        for ours, theirs in {"ln_1": "attn_norm", "ln_2": "mlp_norm"}.items():
+            if h + ours + ".weight" in p:
+                out[f"{to}{theirs}.weight"] = p[f"{h}{ours}.weight"]
+        for ours, theirs in {"attn.c_attn": "attn.Wqkv", "attn.c_proj": "attn.Wo", "mlp.c_proj": "mlp.Wo"}.items():
+            out[f"{to}{theirs}.weight"] = p[f"{h}{ours}.weight"].T
+        out[f"{to}mlp.Wi.weight"] = torch.cat([p[f"{h}mlp.{part}.weight"].T for part in ("c_gate", "c_fc")])
+    return out
+
+
 def common(heads, kv=None, **more):
     c = dict(vocab_size=V, hidden_size=C, intermediate_size=F, num_hidden_layers=L, num_attention_heads=heads,
              max_position_embeddings=T, bos_token_id=0, eos_token_id=0, pad_token_id=None)
@@ -291,6 +308,11 @@ FAMILIES = {
              lambda: tf.BertForMaskedLM(tf.BertConfig(vocab_size=V, hidden_size=C, num_hidden_layers=L,
                  num_attention_heads=2, intermediate_size=F, max_position_embeddings=T, type_vocab_size=2,
                  hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, pad_token_id=None)), bert),
+    "modernbert": ({"n_head": 2, "activation": "geglu", "position": "rope", "causal": False, "bias": False, "ffn_dim": F,
+                    "embedding_norm": True, "rope_theta": 1000.0, "window": 3, "layers_without_window": [0],
+                    "window_rope_theta": 50.0, "first_norm": False, "head_transform": True, "head_bias": True},
+                   lambda: tf.ModernBertForMaskedLM(tf.ModernBertConfig(**common(2, local_attention=4,
+                       rope_parameters={"full_attention": rope(1000.0), "sliding_attention": rope(50.0)}))), modernbert),
 }
 
 
@@ -319,7 +341,7 @@ def write(name):
     x = torch.tensor([bits("x", i) % V for i in range(B * T)]).reshape(B, T)
     y = torch.tensor([-1 if i % 7 == 3 else bits("y", i) % V for i in range(B * T)]).reshape(B, T)
     kwargs = {"attention_mask": torch.ones(B, T, dtype=torch.long)}
-    if name != "bert":
+    if name not in ("bert", "modernbert"):
         kwargs["use_cache"] = False
     logits = torch.func.functional_call(model, theirs, (x,), kwargs).logits.double()
     loss = torch.nn.functional.cross_entropy(logits.reshape(-1, V), y.reshape(-1), ignore_index=-1)

@@ -3,7 +3,7 @@
 
   open_export.py FOLDER GOLDEN.json
 
-A model of bert is opened by AutoModelForMaskedLM, every other by AutoModelForCausalLM. Logits of each token, and the mean loss of those
+A model of bert or modernbert is opened by AutoModelForMaskedLM, every other by AutoModelForCausalLM. Logits of each token, and the mean loss of those
 whose target is not masked (-1), must be the golden's within 1e-5: relative L2, fp32. Exit status: 0 equal, 1 not, 77 transformers or
 PyTorch is missing.
 """
@@ -30,7 +30,7 @@ def main():
     folder = sys.argv[1]
     with open(sys.argv[2], encoding="utf-8") as f:
         golden = json.load(f)
-    masked = AutoConfig.from_pretrained(folder).model_type == "bert"
+    masked = AutoConfig.from_pretrained(folder).model_type in ("bert", "modernbert")
     auto = AutoModelForMaskedLM if masked else AutoModelForCausalLM
     model, info = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):

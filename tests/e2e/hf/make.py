@@ -19,6 +19,7 @@ import tempfile
 
 import transformers
 
+MASKED = ("bert", "modernbert")  # the families that fill gaps
 SIZES = dict(vocab_size=31, hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2,
              num_key_value_heads=1, max_position_embeddings=20, rms_norm_eps=1e-5)
 EVERY = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None)
@@ -70,6 +71,9 @@ def models():
                               "query_pre_attn_scalar": 10, "attn_logit_softcapping": 2.0,
                               "final_logit_softcapping": 3.0}),
         "bert": ("bert", {**plain, "pad_token_id": 0}),
+        "modernbert": ("modernbert", dict(vocab_size=31, hidden_size=48, intermediate_size=20, num_hidden_layers=4,
+                                          num_attention_heads=4, max_position_embeddings=64, local_attention=16,
+                                          cls_token_id=2, sep_token_id=3)),
     }
 
 
@@ -95,7 +99,7 @@ def write_models(folder):
     dtypes = {"gpt2": torch.float32, "llama": torch.float32, "mistral": torch.float16}
     for number, (name, (family, values)) in enumerate(models().items()):
         torch.manual_seed(number)
-        auto = transformers.AutoModelForMaskedLM if family == "bert" else transformers.AutoModelForCausalLM
+        auto = transformers.AutoModelForMaskedLM if family in MASKED else transformers.AutoModelForCausalLM
         config = config_of(family, values)
         config._attn_implementation = "eager"
         model = auto.from_config(config).eval()
@@ -121,13 +125,14 @@ def write_models(folder):
 def write_vectors(folder):
     import torch
     said = {}
-    for number, name in enumerate(("bert", "llama", "qwen3", "gemma2", "bloom")):
+    for number, name in enumerate(("bert", "llama", "qwen3", "gemma2", "bloom", "modernbert")):
         torch.manual_seed(number)
         model = transformers.AutoModel.from_pretrained(folder / name, attn_implementation="eager", dtype=torch.float32).double().eval()
         said[name] = []
-        for count in (1, 20, 2, 7, 13, 5, 20, 3, 3, 11):
-            ids = torch.randint(4, 31, (1, max(count, 2) if name == "bert" else count))
-            if name == "bert":  # between its own tokens
+        # Texts that are longer than a window, too.
+        for count in (1, 20, 2, 7, 13, 5, 20, 3, 3, 11) if name != "modernbert" else (1, 64, 2, 7, 33, 5, 20, 3, 49, 11):
+            ids = torch.randint(4, 31, (1, max(count, 2) if name in MASKED else count))
+            if name in MASKED:  # between its own tokens
                 ids[0, 0], ids[0, -1] = 2, 3
             with torch.no_grad():
                 h = model(ids).last_hidden_state[0]

@@ -28,7 +28,7 @@ const fs::path goldens = GPTC_SOURCE_DIR "/tests/unit/frontends/hf";
 const char *const names[] = {"gpt2",    "llama",        "llama-odd", "llama-stretched", "llama-yarn",
                              "mistral", "mistral-full", "qwen2",     "qwen2-full",      "qwen3",
                              "smollm3", "olmo2",        "gpt_neox",  "gpt_neox-serial", "bloom",
-                             "phi",     "gemma2",       "bert"};
+                             "phi",     "gemma2",       "bert",      "modernbert"};
 
 class HfRoundTrip : public testing::Test {
 protected:
@@ -103,6 +103,59 @@ TEST_F(HfRoundTrip, TransformersReadsWhatIsWritten) {
   }
 }
 
+TEST_F(HfRoundTrip, WindowsAndAnglesOfModernBert) {
+  const json good = json::parse(golden("modernbert-4.json")), newer = json::parse(golden("modernbert-5.json"));
+  auto with = [](json config, const char *key, json value) {
+    config[key] = std::move(value);
+    return config.dump();
+  };
+  auto refused = [&](const std::string &text) -> std::string {
+    try {
+      read(text);
+    } catch (const UserError &e) {
+      return fmt::format("{} {}", int(e.diagnostics[0].code), e.diagnostics[0].message);
+    }
+    return "";
+  };
+  EXPECT_EQ(read(good.dump()).window, 9) << "8 to each side, and the token itself";
+  EXPECT_EQ(read(with(good, "local_attention", 17)).window, 9);
+  EXPECT_EQ(read(with(good, "global_attn_every_n_layers", 2)).layersWithoutWindow, (std::vector<int64_t>{0, 2}));
+  // A window as long as the context hides nothing, and its layers still rotate as they did.
+  ModelConfig m = read(with(good, "local_attention", 500));
+  EXPECT_EQ(m.window, m.blockSize);
+  EXPECT_EQ(m.layersWithoutWindow, (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(m.windowRopeTheta, 10000);
+  EXPECT_EQ(hf::valuesOf(read(describeForHf(m, "float32", {}).config)), hf::valuesOf(m));
+  // All alike: then no key is needed for layers with a window.
+  m = read(with(good, "local_rope_theta", nullptr));
+  EXPECT_EQ(m.windowRopeTheta, 0);
+  EXPECT_EQ(m.ropeTheta, 160000);
+  m = read(with(good, "global_attn_every_n_layers", 1));
+  EXPECT_EQ(m.window, 0);
+  EXPECT_EQ(m.windowRopeTheta, 0);
+  EXPECT_EQ(describeForHf(m, "float32", {}).family, "modernbert");
+  // What one spelling cannot say is not exported.
+  m = read(with(newer, "layer_types", {"sliding_attention", "full_attention", "sliding_attention", "full_attention"}));
+  EXPECT_EQ(m.layersWithoutWindow, (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(describeForHf(m, "float32", {}).differing, std::vector<std::string>{"layers_without_window"});
+
+  const std::string file = (dir / "config.json").string() + ": ";
+  EXPECT_EQ(refused(with(good, "local_attention", 1)),
+            "203 " + file + "local_attention = 1 must be an integer of at least 2");
+  EXPECT_EQ(refused(with(good, "local_rope_theta", 0.5)),
+            "208 " + file + "local_rope_theta = 0.5, but only a base above 1 is built");
+  EXPECT_EQ(refused(with(good, "hidden_activation", "silu")),
+            "208 " + file + "hidden_activation = \"silu\", but only \"gelu\" is built");
+  EXPECT_EQ(refused(with(good, "mlp_bias", true)), "208 " + file + "mlp_bias = true, but only false is built");
+  EXPECT_EQ(refused(with(newer, "rope_parameters", {{"rope_theta", 500.0}})),
+            "202 " + file + "unknown key rope_parameters.rope_theta = 500.0");
+  EXPECT_EQ(refused(with(newer, "rope_parameters", {{"full_attention", {{"rope_type", "yarn"}, {"factor", 2.0}}}})),
+            "208 " + file +
+                "rope_parameters.full_attention.rope_type = \"yarn\", but only rope_type = \"default\" is built");
+  EXPECT_EQ(refused(with(newer, "global_rope_theta", 500.0)),
+            "209 " + file + "global_rope_theta = 500.0, but rope_parameters.full_attention.rope_theta = 160000.0");
+}
+
 TEST_F(HfRoundTrip, AMixThatNoFamilyHolds) {
   ModelConfig m = read(golden("llama-5.json"));
   m.position = Position::alibi;
@@ -156,10 +209,23 @@ void mutate(json &config, std::mt19937 &random) {
     }
     [[fallthrough]];
   case 3: {
-    const char *const keys[] = {"rope_scaling",   "rope_parameters",       "sliding_window",    "layer_types",
-                                "head_dim",       "partial_rotary_factor", "auto_map",          "quantization_config",
-                                "no_rope_layers", "use_sliding_window",    "max_window_layers", "rope_theta",
-                                "attention_bias"};
+    const char *const keys[] = {"rope_scaling",
+                                "rope_parameters",
+                                "sliding_window",
+                                "layer_types",
+                                "head_dim",
+                                "partial_rotary_factor",
+                                "auto_map",
+                                "quantization_config",
+                                "no_rope_layers",
+                                "use_sliding_window",
+                                "max_window_layers",
+                                "rope_theta",
+                                "attention_bias",
+                                "local_attention",
+                                "local_rope_theta",
+                                "global_rope_theta",
+                                "global_attn_every_n_layers"};
     config[keys[below(std::size(keys))]] = values[below(std::size(values))];
     return;
   }

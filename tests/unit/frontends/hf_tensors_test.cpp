@@ -66,7 +66,8 @@ Shapes parametersOf(const ModelConfig &m) {
   for (int64_t l = 0; l < m.nLayer; ++l) {
     const std::string h = fmt::format("h.{}.", l);
     for (const char *which : {"ln_1", "ln_2"}) {
-      if (m.normPosition != NormPosition::output && !(m.sharedNorm && which == std::string("ln_2")))
+      const bool first = which == std::string("ln_1");
+      if (m.normPosition != NormPosition::output && !(m.sharedNorm && !first) && !(first && !l && !m.firstNorm))
         norm(h + which, E, normBias);
       if (m.normPosition == NormPosition::output || m.normPosition == NormPosition::both)
         norm(h + which + "_out", E, normBias);
@@ -85,7 +86,7 @@ Shapes parametersOf(const ModelConfig &m) {
   if (m.normPosition != NormPosition::post)
     norm("ln_f", E, normBias);
   if (m.headTransform) {
-    linear("head.dense", E, E, true);
+    linear("head.dense", E, E, m.biased(m.mlpBias));
     norm("head.norm", E, normBias);
   }
   if (!m.tieEmbeddings)
@@ -116,12 +117,14 @@ TEST(HfTensors, HaveTheNamesAndShapesOfTransformers) {
           theirs.back() = file.columns[i];
         if (file.transposed)
           std::reverse(theirs.begin(), theirs.end());
+        if (!file.share.empty())
+          theirs[0] *= file.share[1];
         named[parts[i].split('|').first.str()] = theirs;
       }
     }
     EXPECT_EQ(named, inFiles(entry.path())) << entry.path();
   }
-  EXPECT_EQ(folders, 18);
+  EXPECT_EQ(folders, 19);
 }
 
 TEST(HfTensors, ThatHaveSeveralNames) {

@@ -19,10 +19,11 @@ IGNORED = {"_name_or_path", "architectures", "transformers_version", "dtype", "t
            "pad_token_id", "attention_dropout", "hidden_dropout", "classifier_dropout", "hidden_dropout_prob",
            "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop", "attn_pdrop", "summary_first_dropout",
            "max_window_layers", "no_rope_layer_interval", "rope_interleaved", "use_mrope", "position_embedding_type",
-           "attention_bias", "mlp_bias"}
+           "attention_bias", "mlp_bias", "cls_token_id", "sep_token_id", "repad_logits_with_grad"}
 # In these families the last two mean nothing, or one value.
 WITH_BIAS = {"llama": {"attention_bias", "mlp_bias"}, "smollm3": {"attention_bias", "mlp_bias"}, "qwen3": {"attention_bias"},
-             "olmo2": {"attention_bias"}, "gpt_neox": {"attention_bias"}, "gemma2": {"attention_bias"}}
+             "olmo2": {"attention_bias"}, "gpt_neox": {"attention_bias"}, "gemma2": {"attention_bias"},
+             "modernbert": {"attention_bias", "mlp_bias"}}
 
 
 def read(path):
@@ -39,6 +40,8 @@ def read(path):
             read[key].pop("type", None)
     if transformers.__version__.startswith("4."):
         read.pop("rope_parameters", None)
+        if family == "modernbert":  # which only 5 reads
+            read.pop("layer_types", None)
     if read.get("rope_scaling") and "rope_theta" in read:
         read["rope_scaling"].pop("rope_theta", None)
     return family, read

@@ -184,6 +184,20 @@ def charsmap_of(model):
     return [v for number, v in fields(normalizer) if number == 2][0]
 
 
+def modernbert():
+    """As ModernBERT's: GPT-NeoX's words, runs of spaces as tokens, and BERT's own tokens around a text."""
+    t = bpe()
+    t.normalizer = normalizers.NFC()
+    t.pre_tokenizer = level(regex=True)
+    t.decoder = decoders.ByteLevel()
+    train(t, bpe_trainer(initial_alphabet=ALPHABET, special_tokens=["<|padding|>", "<|endoftext|>"]))
+    t.add_tokens([AddedToken(" " * n, special=False, normalized=True) for n in (4, 3, 2)])
+    t.add_special_tokens(["[UNK]", "[CLS]", "[SEP]", "[PAD]", AddedToken("[MASK]", lstrip=True)])
+    around = [(name, t.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    t.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", around)
+    return t
+
+
 def sentence_piece(name, kind, **options):
     with open("corpus.txt", "w") as f:
         f.writelines(CORPUS)
@@ -235,6 +249,7 @@ def main():
         "bert": word_piece(pre_tokenizers.BertPreTokenizer(), lowercase=True),
         "bert-cased": word_piece(pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation("isolated")]),
                                  lowercase=False, strip_accents=True, clean_text=False, handle_chinese_chars=False),
+        "modernbert": modernbert(),
         "suffixed": suffixed(),
         "prefixed": prefixed(),
         "precompiled": precompiled(charsmap),
