@@ -22,7 +22,7 @@
 //
 //   6. A weight is kept in panels if all that read it, or its low copy, are matmuls of any number of rows, with equal
 //   tb,
-//      of one rank, in a dtype as of step 1. They read panels of what they read before. The weight is then in files
+//      of one rank, in f32 or bf16. They read panels of what they read before. The weight is then in files
 //      alone, and loading packs it; a low copy goes. So memory stays as it is, and a sampled token reads weights at the
 //      full rate. With the module attribute `pack_weights` false weights stay matrices.
 //
@@ -119,8 +119,7 @@ public:
         if (!llvm::is_contained(order, p))
           order.push_back(p);
         for (Op *user : op.result()->users())
-          readers[p->name].push_back(readsPanels(*user, op.result()) && mayPack(op.result()->type.dtype) ? user
-                                                                                                         : nullptr);
+          readers[p->name].push_back(readsPanels(*user, op.result()) ? user : nullptr);
       }
     int64_t done = 0;
     for (State *p : order)
@@ -190,13 +189,13 @@ private:
   const int64_t cols, available;
   llvm::StringSet<> changing;  // states that some function reads after writing them
 
-  bool mayPack(DType t) const { return t == DType::f32 || (t == DType::bf16 && (!target || target->bf16Dot)); }
-
   bool replaceMatrix(State &p, llvm::ArrayRef<Op *> products) {
     if (products.empty() || llvm::is_contained(products, nullptr) || p.type.dtype != DType::f32)
       return false;
     const bool tb = products[0]->attrs.getBool("tb");
     const Type &read = products[0]->operand(1)->type;
+    if (read.dtype != DType::f32 && read.dtype != DType::bf16)
+      return false;
     int64_t rows = 0;
     for (const Op *product : products) {
       if (product->attrs.getBool("tb") != tb || product->operand(1)->type != read)
@@ -237,7 +236,7 @@ private:
     }
     if (rowsOf(product) <= fewRows)
       return nullptr;
-    if (!mayPack(b->type.dtype)) {
+    if (b->type.dtype == DType::f16 || (b->type.dtype == DType::bf16 && target && !target->bf16Dot)) {
       why = fmt::format("products of {} widen it as they pack{}", nameOf(b->type.dtype).str(),
                         b->type.dtype == DType::bf16 ? ": this CPU has no dot products of it" : "");
       return nullptr;

@@ -619,7 +619,11 @@ private:
     if (together == 1)
       return load(from, (panel * steps + at) * nr() + col);
     // Memory holds pairs, but a step takes one half: the CPU has no dot products, or sums are f64.
-    return load(from, ((panel * steps + at / imm(together)) * nr() + col) * together + at % imm(together));
+    const Expr pair = ((panel * steps + at / imm(together)) * nr() + col) * together, half = at % imm(together);
+    if (group.compute != DType::f32)
+      return load(from, pair + half);
+    const Expr bits = binary(BinaryOp::shl, loadPair(from, pair), cast(DType::u32, imm(1) - half) * 16);
+    return bitcast(DType::f32, binary(BinaryOp::and_, bits, imm(0xffff0000, DType::u32)));
   }
   /// Whether a block may end with an element that has no partner in memory.
   bool endsOdd() const { return b.pairs && !b.copyA && p.k % 2; }
