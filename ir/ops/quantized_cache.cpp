@@ -55,7 +55,18 @@ CacheBlock roundCacheBlock(const float *x) {
   return block;
 }
 
-Expr cacheScale(const Expr &mostBits) { return cast(DType::f16, bitcast(DType::f32, mostBits) / fimm(most)); }
+/// To the nearest f16, ties to even, on bits: an interpreter that rounds no floats gives the same.
+Expr cacheScale(const Expr &mostBits) {
+  auto and_ = [](const Expr &a, const Expr &b) { return binary(BinaryOp::and_, a, b); };
+  const Expr exact = bitcast(DType::u32, bitcast(DType::f32, mostBits) / fimm(most));
+  const Expr isOdd = and_(binary(BinaryOp::shr, exact, bit(13)), bit(1));
+  const Expr nearest = and_(exact + 0xfff + isOdd, bit(0xffffe000));
+  const Expr infinity = select(lt(bit(0x7f800000), exact), exact, bit(0x7f800000));  // or NaN
+  const Expr scale = bitcast(DType::f32, select(lt(nearest, bit(0x47800000)), nearest, infinity));
+  // Below 2^-14 the last place is 2^-24, as it is of 0.5.
+  const Expr small = bitcast(DType::f32, bitcast(DType::u32, bitcast(DType::f32, exact) + fimm(0.5))) - fimm(0.5);
+  return select(lt(exact, bit(113 << 23)), small, scale);
+}
 
 Expr cacheByte(const Expr &bits, const Expr &scale) {
   const Expr usable = isUsable(scale), by = select(usable, scale, fimm(1));
