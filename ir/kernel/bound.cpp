@@ -70,7 +70,8 @@ struct Value {
 Value lowOf(const Value &pair) { return {pair.v, pair.e}; }
 Value highOf(const Value &pair) { return {pair.high, pair.highError}; }
 Value pairOf(const Value &low, const Value &high) {
-  return {.v = low.v, .e = low.e, .high = high.v, .highError = high.e};
+  const uint32_t bits = bitsOfBF16(float(low.v)) | uint32_t(bitsOfBF16(float(high.v))) << 16;
+  return {.v = low.v, .e = low.e, .i = bits, .high = high.v, .highError = high.e};
 }
 
 Value rounded(DType t, Value x, double units = 1) {
@@ -210,6 +211,8 @@ Value binaryValue(BinaryOp op, DType t, Value a, Value b) {
       if ((b.i >> 16 & 0xffff) == 0xffff)
         r.high = a.high, r.highError = a.highError;
     }
+    if (op == BinaryOp::shl && t == DType::u32 && b.i == 16)  // the low half as an f32
+      r.high = a.v, r.highError = a.e;
     return r;
   }
   if (isComparison(op))
@@ -273,7 +276,7 @@ Value castValue(DType to, DType from, Value a) {
   return {.e = from == DType::pred && a.unsure ? 1 : from == DType::u32 ? 0 : a.e, .i = wrapInt(to, a.i)};
 }
 
-/// The bits of a number that has no error.
+/// The bits of a number that has no error; a word whose low half is zero as the bf16 in its high half.
 Value bitcastValue(DType to, DType from, const Value &a) {
   uint64_t bits = isInt(from)          ? uint64_t(a.i)
                   : from == DType::f32 ? std::bit_cast<uint32_t>(float(a.v))
@@ -281,7 +284,8 @@ Value bitcastValue(DType to, DType from, const Value &a) {
   const double e = a.e == 0 ? 0 : infinity;
   if (isInt(to))
     return {.e = e, .i = wrapInt(to, int64_t(bits))};
-  return {to == DType::f32 ? double(std::bit_cast<float>(uint32_t(bits))) : std::bit_cast<double>(bits), e};
+  return {to == DType::f32 ? double(std::bit_cast<float>(uint32_t(bits))) : std::bit_cast<double>(bits),
+          from == DType::u32 ? e + a.highError : e};
 }
 
 class Machine {
