@@ -12,8 +12,8 @@ std::vector<Option> addRunAsOptions(Command command, RunAs &as) {
   const Option precision =
       command
           .option("--precision", as.precision,
-                  "what a model of a folder or GGUF file computes in; default: bf16 where this CPU multiplies it and "
-                  "no weight is wider, else fp32")
+                  "what a model of a folder or GGUF file computes in; default: bf16 if no weight is wider, and this "
+                  "CPU multiplies it or samples with weights of 16 bits, else fp32")
           .oneOf({"fp32", "bf16", "fp16"});
   const Option weights =
       command

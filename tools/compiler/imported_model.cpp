@@ -256,8 +256,12 @@ Plan planOfModel(const ImportedModel &imported, const RunAs &how, ImportFor purp
   plan.dir = absolutePath(imported.path);
   plan.target = hostTarget();
   std::string precision = how.precision;
-  if (precision.empty())
-    precision = plan.target.bf16Dot && !imported.wide ? "bf16" : "fp32";
+  if (precision.empty()) {
+    // A sampled token waits for its weights, which are half as long in bf16; else the CPU should multiply it.
+    const bool waits = (purpose == ImportFor::tokens || purpose == ImportFor::sizes) &&
+                       weightsOf(imported, how) == nameOf(Weights::compute);
+    precision = !imported.wide && (plan.target.bf16Dot || waits) ? "bf16" : "fp32";
+  }
   std::vector<std::string> settings = settingsOf(model);
   for (const auto &[key, value] : {std::pair<const char *, std::string>{"name", nameOfModel(imported.path)},
                                    {"model.init_from", (imported.isGguf() ? "gguf:" : "hf:") + plan.dir},

@@ -51,7 +51,7 @@ bool isImportable(const std::string &path);
 struct RunAs {
   int64_t context = 0;    // tokens; 0: that of the model, at most kUsualContext
   std::string weights;    // precision.weights; "": those of the model. If they are its own: with its eight_bits
-  std::string precision;  // precision.compute; "": bf16 if this CPU multiplies it and no matrix is wide, else fp32
+  std::string precision;  // precision.compute; "": bf16 if no matrix is wide and it is faster here, else fp32
   std::string cache;      // precision.cache; "": its default
 };
 inline constexpr int64_t kUsualContext = 4096;

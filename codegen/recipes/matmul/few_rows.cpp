@@ -34,7 +34,8 @@ class FewRows {
 public:
   FewRows(GroupEval &group, const Problem &p, const Schedule &s)
       : group(group), p(p), s(s), epilogue(group, p),
-        pairs(s.pairs && p.stored == DType::bf16 && group.compute == DType::f32) {}
+        words(p.stored == DType::bf16 && group.compute == DType::f32 && (s.pairs || p.tb || p.panels)),
+        pairs(words && s.pairs) {}
 
   LoweredGroup build() {
     LoweredGroup out;
@@ -163,21 +164,13 @@ private:
     };
     if (stepOfPanels(p.stored) == 1)
       return add(row, load(from, at), false);
-    if (pairs)
+    if (words)
       return add(row, loadPair(from, at), odd);
-    auto both = [&](const Expr &low, const Expr &high) {
-      Body steps = add(row * 2, low, false);
-      if (!odd)
-        for (const Stmt &st : add(row * 2 + 1, high, false))
-          steps.push_back(st);
-      return steps;
-    };
-    if (group.compute != DType::f32)
-      return both(load(from, at), load(from, at + 1));
-    return {bindTo("w", loadPair(from, at), [&](const Expr &word) {
-      return both(bitcast(DType::f32, binary(BinaryOp::shl, word, imm(16, DType::u32))),
-                  bitcast(DType::f32, binary(BinaryOp::and_, word, imm(0xffff0000, DType::u32))));
-    })};
+    Body both = add(row * 2, load(from, at), false);
+    if (!odd)
+      for (const Stmt &st : add(row * 2 + 1, load(from, at + 1), false))
+        both.push_back(st);
+    return both;
   }
 
   /// Prefetches what a pass from `row` on comes to later: what follows in memory is the next panel.
@@ -197,10 +190,11 @@ private:
 
   // ---- matrices ----------------------------------------------------------------------------------------------------
 
-  // A step of the chain takes one element of k, or a pair of bf16. An odd last element is a step of its own.
-  int64_t steps() const { return pairs ? p.k / 2 : p.k; }
-  bool hasOdd() const { return pairs && p.k % 2; }
-  DType stepType() const { return pairs ? DType::u32 : group.compute; }
+  // A step of the chain takes one element of k, or two of bf16 that are next to each other. An odd last element is a
+  // step of its own.
+  int64_t steps() const { return words ? p.k / 2 : p.k; }
+  bool hasOdd() const { return words && p.k % 2; }
+  DType stepType() const { return words ? DType::u32 : group.compute; }
   Expr a(int64_t row, const Expr &step, bool odd = false) const {
     return element(p.a, p.ta, p.lda, imm(row), step, odd);
   }
@@ -209,11 +203,18 @@ private:
   }
   /// The operand's value at element `at` of its other dimension and step `step` of k. `byRows`: k runs along its rows.
   Expr element(unsigned operand, bool byRows, int64_t ld, const Expr &at, const Expr &step, bool odd) const {
-    Expr k = pairs ? step * 2 : step;
-    return stepOf(pairs, group.inputs[operand], byRows ? k * ld + at : at * ld + k, byRows ? ld : 1, odd);
+    Expr k = words ? step * 2 : step;
+    return stepOf(words, group.inputs[operand], byRows ? k * ld + at : at * ld + k, byRows ? ld : 1, odd);
   }
-  Expr added(const Expr &a, const Expr &b, const Expr &sum) const {
-    return pairs ? dot(sum, b, a) : kir::fma(a, b, sum);
+  Expr added(const Expr &a, const Expr &b, const Expr &sum, bool odd) const {
+    if (!words || pairs)
+      return pairs ? dot(sum, b, a) : kir::fma(a, b, sum);
+    auto low = [](const Expr &w) { return bitcast(DType::f32, binary(BinaryOp::shl, w, imm(16, DType::u32))); };
+    auto high = [](const Expr &w) {
+      return bitcast(DType::f32, binary(BinaryOp::and_, w, imm(0xffff0000, DType::u32)));
+    };
+    const Expr first = kir::fma(low(a), low(b), sum);
+    return odd ? first : kir::fma(high(a), high(b), first);
   }
 
   void columnsOfB(Body &out, const Expr &first, const Expr &cols) {
@@ -231,7 +232,7 @@ private:
           for (int64_t i = 0; i < p.m; ++i) {
             Expr sum = load(sums, j + i * s.nc);
             for (int64_t u = 0; u < count; ++u)
-              sum = added(kir::ref(as[size_t(i * count + u)]), kir::ref(bs[u]), sum);
+              sum = added(kir::ref(as[size_t(i * count + u)]), kir::ref(bs[u]), sum, odd);
             fmas.push_back(store(sums, j + i * s.nc, sum));
           }
           for (int64_t u = count; u-- > 0;)
@@ -258,7 +259,7 @@ private:
   /// pieces of rows are too short for the hardware prefetcher.
   Body fetching(const Expr &next, const Expr &first, const Expr &cols,
                 const std::function<Stmt(const Expr &from, const Expr &extent)> &add) {
-    const int64_t line = cacheLine / int64_t(sizeOf(p.stored)), perStep = pairs ? 2 : 1, rows = atOnce * perStep;
+    const int64_t line = cacheLine / int64_t(sizeOf(p.stored)), perStep = words ? 2 : 1, rows = atOnce * perStep;
     const Expr far = min(next * perStep, imm(p.k - rows)) * p.ldb + first, lines = cols / imm(line);
     return {bindTo("far", far, [&](const Expr &far) {
       Body all = {serial("line", lines, [&](const Expr &l) {
@@ -309,7 +310,7 @@ private:
       Body body;
       for (int64_t i = 0; i < p.m; ++i) {
         auto [buffer, at] = sum(i);
-        body.push_back(store(buffer, at, added(a(i, k, odd), value, load(buffer, at))));
+        body.push_back(store(buffer, at, added(a(i, k, odd), value, load(buffer, at), odd)));
       }
       return body;
     })};
@@ -338,7 +339,7 @@ private:
     body.push_back(serial("s", imm(whole), [&](const Expr &square) {
       Expr k0 = square * lanes;
       // One line per row is too short for the hardware prefetcher: prefetch some lines ahead, or of the next rows.
-      Body both = {bindTo("far", (square + linesAhead) * (lanes * (pairs ? 2 : 1)), [&](const Expr &far) {
+      Body both = {bindTo("far", (square + linesAhead) * (lanes * (words ? 2 : 1)), [&](const Expr &far) {
         const Expr wrapped = far + select(lt(far, imm(p.k)), imm(0), imm((count * lanes - 1) * p.ldb));
         return Body{bindTo("next", (first + col) * p.ldb + wrapped, [&](const Expr &next) {
           Body all;
@@ -372,7 +373,7 @@ private:
   const Problem &p;
   const Schedule &s;
   Epilogue epilogue;
-  const bool pairs;
+  const bool words, pairs;                       // a step is two elements of k in a word; which kir::dot multiplies
   const int64_t atOnce = std::max(1, s.unroll);  // steps per pass over the sums of [K,N], rows of panels per pass
   Buffer sums;
 };
@@ -410,7 +411,7 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target) {
   }
   if (!p.tb) {
     // The rows of a pass and the prefetched ones must leave room in the first-level cache.
-    const int64_t perStep = (s.pairs ? 2 : 1) * int64_t(sizeOf(p.stored));
+    const int64_t perStep = stepOfPanels(p.stored) * int64_t(sizeOf(p.stored));
     s.nc = columnsOfTask(p, int64_t(target.threads), maxSums / p.m);
     s.unroll = 4 * perStep * s.nc > target.l1Bytes / 2 ? 2 : 4;
     return s;
