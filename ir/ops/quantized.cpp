@@ -119,11 +119,17 @@ void addWeight(SampleSource &s, const QuantizedType &w, double scale, OpDef::Sam
       v = double(uint32_t(s.bits()) & mask);
     return t;
   };
+  auto factors = [&](const Type &type, double most) {
+    Tensor t = s.uniforms(type, 0, most);
+    for (double &v : t.data)
+      v = roundTo(type.dtype, v);
+    return t;
+  };
   add(w.numbers, words(w.numbers, ~0u));
   if (!w.supers)
-    return add(w.scales, s.uniforms(w.scales, 0, scale));
+    return add(w.scales, factors(w.scales, scale));
   add(w.scales, words(w.scales, 0x3f3f3f3f));
-  add(*w.supers, s.uniforms(*w.supers, 0, scale / 20));
+  add(*w.supers, factors(*w.supers, scale / 20));
 }
 
 /// Operands for m rows.

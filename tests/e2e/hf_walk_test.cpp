@@ -260,6 +260,11 @@ void HfWalk::prepareInference(const std::vector<std::string> &lines) {
   for (const std::string &line : lines)
     if (line.rfind("{\"prompt\"", 0) == 0)
       writeFile(w.path("prompts.jsonl"), line + "\n");
+  fs::copy(GPTC_SOURCE_DIR "/tests/e2e/labels/score", w.path("RERANKER"));
+  writeFile(w.path("pairs.jsonl"), R"({"text": "t4 t5", "text_pair": "t6"})"
+                                   "\n"
+                                   R"({"text": "t4", "id": 7})"
+                                   "\n");
   for (const auto &[name, from] : {std::pair{"all-MiniLM-L6-v2", "hf/bert"}, {"FOLDER", "labels/two"}}) {
     fs::copy(fmt::format("{}/tests/e2e/{}", GPTC_SOURCE_DIR, from), w.path(name));
     writeFile(w.path(name) + "/tokenizer.json", tokenizerOf31Words(true));
