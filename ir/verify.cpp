@@ -41,6 +41,7 @@ public:
         violations.push_back(std::move(problem));
     for (const auto &s : module.states)
       verifyState(*s);
+    requireAllShares();
     llvm::StringSet<> names;
     for (const auto &f : module.functions) {
       where = "@" + f->name;
@@ -61,6 +62,7 @@ private:
   const Op *group = nullptr;  // whose body is being verified, or null; printed only for an error
   llvm::StringMap<const State *> states;
   const State *parameterBefore = nullptr;  // the one that was verified last
+  bool sharesBefore = false;               // whether that one has a place in a tensor
   static constexpr int64_t maxShares = 64;
   std::vector<std::string> violations;
 
@@ -174,14 +176,25 @@ private:
            wholeType(*parameterBefore) == wholeType(s);
   }
 
+  /// Behind the last place of a tensor there may be something else.
+  void requireAllShares() {
+    const Ints share = sharesBefore ? factsOf<FileFacts>(*parameterBefore).hfShare : Ints{1, 2};
+    if (share[0] + 1 < share[1])
+      add(fmt::format("the tensor of @{} has more rows, in the states behind it", parameterBefore->name));
+  }
+
   /// hf_split must cover all columns, hf_heads must divide them, and only matrices can be transposed.
   void verifyLayout(const State &s) {
     const auto file = factsOf<FileFacts>(s);
-    if (hasFact<&FileFacts::hfShare>(s) && !isShare(s, file))
+    const bool isParameter = kindOf(s) == StateKind::param, shares = hasFact<&FileFacts::hfShare>(s);
+    if (isParameter && !shares)
+      requireAllShares();
+    const bool hasPlace = shares && isShare(s, file);
+    if (shares && !hasPlace)
       add("hf_share must be [place, count] of transposed matrices of one size and one tensor, each behind the one "
           "before");
-    if (kindOf(s) == StateKind::param)
-      parameterBefore = &s;
+    if (isParameter)
+      parameterBefore = &s, sharesBefore = hasPlace;
     const bool split = hasFact<&FileFacts::hfSplit>(s), heads = hasFact<&FileFacts::hfHeads>(s);
     if (hasFact<&FileFacts::hfTranspose>(s) && s.type.rank() != 2)
       return add("hf_transpose is for matrices");

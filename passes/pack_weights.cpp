@@ -20,11 +20,10 @@
 //
 // In modules that write no parameter (sampling, serving):
 //
-//   6. A weight is kept in panels if all that read it, or its low copy, are matmuls of any number of rows, with equal
-//   tb,
-//      of one rank, in f32 or bf16. They read panels of what they read before. The weight is then in files
-//      alone, and loading packs it; a low copy goes. So memory stays as it is, and a sampled token reads weights at the
-//      full rate. With the module attribute `pack_weights` false weights stay matrices.
+//   6. A weight is kept in panels if all that read it, or its low copy, are matmuls of one rank, of any number of rows,
+//      with equal tb, in f32 or bf16. They read panels of what they read before. The weight is then in files alone, and
+//      loading packs it; a low copy goes. So memory stays as it is, and a sampled token reads weights at the full rate.
+//      With the module attribute `pack_weights` false weights stay matrices.
 //
 // No sum changes its order, so the bits stay. Runs on the joint graph, after the passes that make low and whole copies
 // and before fuse.
@@ -108,7 +107,6 @@ public:
 
   /// Step 6, whole. Returns how many weights are in panels.
   int64_t replaceMatrices() {
-    eraseUnusedReads(m);
     std::map<std::string, std::vector<Op *>> readers;  // by parameter; null: a reader that needs the matrix
     std::vector<State *> order;
     for (const auto &f : m.functions)
@@ -190,7 +188,7 @@ private:
   llvm::StringSet<> changing;  // states that some function reads after writing them
 
   bool replaceMatrix(State &p, llvm::ArrayRef<Op *> products) {
-    if (products.empty() || llvm::is_contained(products, nullptr) || p.type.dtype != DType::f32)
+    if (products.empty() || llvm::is_contained(products, nullptr) || p.type.dtype != DType::f32 || isQuantized(p))
       return false;
     const bool tb = products[0]->attrs.getBool("tb");
     const Type &read = products[0]->operand(1)->type;
@@ -214,6 +212,13 @@ private:
     if (low)
       llvm::erase_if(m.states, [&](const auto &s) { return s.get() == low; });
     return true;
+  }
+
+  /// Whether others read it in few bits: loading fills one of both.
+  bool isQuantized(const State &p) const {
+    return llvm::any_of(m.states, [&](const auto &s) {
+      return kindOf(*s) == StateKind::quantized && fact<&StateFacts::of>(*s) == p.name;
+    });
   }
 
   int64_t widthOf(int64_t rows, int64_t columns) const {
@@ -299,13 +304,14 @@ bool packWeights(Module &m, const PassOptions &options) {
   PackWeights pass(m, options);
   const bool cuda = options.target && options.target->isCuda();
   if (!cuda && options.target && trainsNothing(m)) {
+    const bool erased = eraseUnusedReads(m);
     const int64_t count = pass.replaceMatrices();
     if (count)
       record(m, {.pass = "pack-weights",
                  .name = "panels",
                  .choice = fmt::format("{} weight{}", count, count == 1 ? "" : "s"),
                  .note = "in place of matrices: products read memory in order"});
-    return count > 0;
+    return erased || count > 0;
   }
   if (!cuda)
     pass.findCopies();

@@ -18,7 +18,7 @@ void shorten(std::vector<int32_t> &text, size_t kept, bool cutsBeginnings) {
 }
 
 /// Cuts a text or a pair to `room` tokens in all: the longer one first, and both to halves if neither fits one, of
-/// which the second text has the odd token.
+/// which the longer text, of equal ones the second, has the odd token.
 void cut(std::vector<std::vector<int32_t>> &texts, size_t room, bool cutsBeginnings) {
   if (texts.size() == 1)
     return shorten(texts[0], room, cutsBeginnings);

@@ -1,6 +1,7 @@
 // Weights of 8 or 4 bits (ir/quantized.h): products with them, and look-ups of their columns. The other operand of a
 // product is rounded to 8 bits by rows, 32 elements at a time, so that blocks multiply as integers, exactly.
 #include "ir/quantized.h"
+#include "ir/element.h"
 #include "ir/ops/op_support.h"
 
 #include <algorithm>

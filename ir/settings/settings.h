@@ -321,7 +321,9 @@ template <typename Table> void layerKeys(Table &key, ModelConfig &m) {
   key("model.shared_norm", m.sharedNorm, Boolean{}, "parallel_residual: whether both share one norm.");
   key("model.embedding_scale", m.embeddingScale, Number{above(0), atMost(1e6)}, "Factor of embeddings.");
   key("model.token_types", m.tokenTypes, Integer{0, 1 << 16},
-      "Rows of a table of token types, of which row 0 is added to every embedding. 0: no table.");
+      "Rows of a table of token types, of which row 0 is added to every embedding, in labels of pairs each token's. 0: "
+      "no "
+      "table.");
   key("model.head_transform", m.headTransform, Boolean{},
       "Whether a linear layer (its bias: mlp_bias), the activation, without its gate, and a norm stand before the "
       "classifier.");
@@ -463,7 +465,8 @@ template <typename Table> void compileKeys(Table &key, CompileConfig &c) {
       "What the backward part computes again rather than keeps: as much as memory asks for, nothing, all but the "
       "inputs of layers, or as much as a budget asks for.");
   key("compile.pack_weights", c.packWeights, Boolean{true},
-      "Whether a CPU plan keeps copies of weights as its products read them. \"auto\": those that pay.");
+      "Whether a CPU plan keeps copies of weights as its products read them, and sampling keeps weights so in their "
+      "place. \"auto\": copies that pay, and all weights.");
   key("compile.gpu_memory", c.gpuMemory,
       Text{{"auto"}, {sizeForm("\"80GiB\""), {"the name of a GPU, such as \"H200\"", "[A-Za-z]"}}},
       "Memory of the GPU that the plan is for. \"auto\": of the GPU here, or the least of the architecture.");

@@ -20,13 +20,17 @@ State *parameterOf(const Module &m, const State *s) {
   return p && kindOf(*p) == StateKind::param ? p : nullptr;
 }
 
-void eraseUnusedReads(Module &m) {
+bool eraseUnusedReads(Module &m) {
+  bool erased = false;
   for (const auto &f : m.functions)
     for (Op *op = f->body.front(), *next; op; op = next) {
       next = op->next();
-      if (op->is(OpKind::read) && op->result()->unused())
+      if (op->is(OpKind::read) && op->result()->unused()) {
         op->erase();
+        erased = true;
+      }
     }
+  return erased;
 }
 
 }  // namespace gptc

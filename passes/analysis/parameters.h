@@ -11,7 +11,7 @@ bool trainsNothing(const Module &m);
 /// The parameter that a state is, or that it is a low copy of; else null, as for null.
 State *parameterOf(const Module &m, const State *s);
 
-/// Removes reads that nothing uses, as `precision` leaves them.
-void eraseUnusedReads(Module &m);
+/// Removes reads that nothing uses, as `precision` leaves them. Returns whether there were any.
+bool eraseUnusedReads(Module &m);
 
 }  // namespace gptc

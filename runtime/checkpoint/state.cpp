@@ -5,6 +5,7 @@
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "ir/random.h"
+#include "runtime/checkpoint/quantized_weights.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/device/executor.h"
 #include "support/diagnostics.h"
@@ -143,13 +144,20 @@ void fillConstantState(Executor &executor, const State &s) {
 }
 
 void initializeStates(Executor &executor, uint64_t seed) {
+  const QuantizedWeights few(executor.planned());
+  auto storeInFiles = [&](const State &s, const float *values) {
+    if (const QuantizedWeight *quantized = few.of(s))
+      storeQuantized(executor, *quantized, values);
+    else
+      storePanels(executor, s, values);
+  };
   std::vector<float> dense, padded;
   CompiledKernel normal;
   for (const auto &s : executor.planned().states) {
     const Initial init = fact<&InitialFacts::init>(*s);
     if (isInFiles(*s) && init != Initial::normal) {
       padded.assign(s->type.paddedElements(), float(constantValue(*s)));
-      storePanels(executor, *s, padded.data());
+      storeInFiles(*s, padded.data());
     } else if (init == Initial::ones || init == Initial::constant) {
       fillConstantState(executor, *s);
     } else if (init == Initial::normal) {
@@ -172,7 +180,7 @@ void initializeStates(Executor &executor, uint64_t seed) {
       padded.resize(whole.paddedElements());
       copyToPadded(whole, dense.data(), padded.data());
       if (isInFiles(*s))
-        storePanels(executor, *s, padded.data());
+        storeInFiles(*s, padded.data());
       else
         storeWhole(executor, *s, padded.data());
     }

@@ -156,7 +156,7 @@ std::string stateProblem(const State &s) {
       (constant && !is({DType::f32, DType::f64, DType::i32, DType::u32, DType::i64})))
     return fmt::format("state {} of type {} cannot start as {}", s.name, s.type.str(), nameOf(init));
   if (kindOf(s) == StateKind::quantized || isInFiles(s))
-    return fmt::format("state {} is one of sampling in few bits, which no folder has", s.name);
+    return fmt::format("state {} is one of serving, which no folder has", s.name);
   if ((s.name == "rng_seed" || s.name == "step") && s.type != Type::scalar(DType::i64))
     return fmt::format("state {} is a {}", s.name, s.type.str());
   return "";

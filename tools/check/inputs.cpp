@@ -53,12 +53,15 @@ Tensor lowCopy(const Type &copy, const Tensor &parameter) {
 
 }  // namespace
 
-Tensor packedTensor(const State &packed, const Tensor &of) {
+Tensor packedTensor(const State &packed, const Tensor &of, bool rounds) {
   Module m;
   Block &body = m.addFunction("pack")->body;
   // Panels of a parameter that is in files alone may be narrower.
   const DType dtype = packed.type.dtype;
-  const Tensor rounded = dtype == of.type.dtype ? of : lowCopy(of.type.withDType(dtype), of);
+  Tensor rounded = of;
+  rounded.type = of.type.withDType(dtype);
+  if (rounds && dtype != of.type.dtype)
+    rounded = lowCopy(rounded.type, of);
   const int64_t cols = packed.type.dim(2) / stepOfPanels(dtype);
   const Op *pack = Builder(body).op(OpKind::pack, {body.addArg(rounded.type)},
                                     attrs({{"cols", cols}, {"tb", packed.attrs.getBool("tb")}}));

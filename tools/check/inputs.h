@@ -31,8 +31,8 @@ Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsign
 /// infinity, except with dropout or row_max, which may turn NaN into 0 or lose it.
 Inputs inputsFor(const Module &m, unsigned seed);
 
-/// The unrounded content of a state of kind "packed" that packs `of`.
-Tensor packedTensor(const State &packed, const Tensor &of);
+/// The content of a state of kind "packed" that packs `of`; `rounds`: to its own type, if that is narrower.
+Tensor packedTensor(const State &packed, const Tensor &of, bool rounds = true);
 
 /// Contents of the states of `m` by name: random parameters and moments, zero accumulators.
 StateMap statesFor(const Module &m, unsigned seed);

@@ -96,7 +96,6 @@ bool isFolder(const std::string &path) {
   return std::filesystem::is_directory(path, e);
 }
 
-/// The model as `gptc compile` makes it, ready for steps.
 /// The module that the options ask for, with schedules on record.
 std::unique_ptr<StepRunner> runnerOf(const Request &r, const Config &config, const BuildOptions &build) {
   const Target target = hostTarget(r.threads);
@@ -110,6 +109,7 @@ std::unique_ptr<StepRunner> runnerOf(const Request &r, const Config &config, con
   return std::make_unique<StepRunner>(std::move(planned), target, defaultCacheDir(), r.threads);
 }
 
+/// The model as `gptc compile` makes it, ready for steps.
 std::unique_ptr<StepRunner> runnerOf(const Request &r, double &tokens, double &flops, std::string &compute) {
   const Config config = readConfigForBench(r.modelFile, r.settings);
   std::unique_ptr<StepRunner> runner = runnerOf(r, config, {});

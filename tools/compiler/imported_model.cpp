@@ -239,7 +239,8 @@ Plan planOfModel(const ImportedModel &imported, const RunAs &how, ImportFor purp
     throw UserError(ErrorCode::Usage, fmt::format("the path {} is not UTF-8", llvm::json::fixUTF8(path)),
                     "rename it, or name it by a link");
   ModelConfig model = imported.model;
-  if (!how.cache.empty() && (purpose == ImportFor::vectors || purpose == ImportFor::labels || !model.causal))
+  if (how.cache != "auto" && !how.cache.empty() &&
+      (purpose == ImportFor::vectors || purpose == ImportFor::labels || !model.causal))
     throw UserError(ErrorCode::Usage,
                     fmt::format("--cache {} is for models that continue texts: nothing is cached here", how.cache),
                     "leave it out");

@@ -1,8 +1,7 @@
 // matmul with up to four rows of A (decoding). Reading B limits the speed, so B is read once, and not copied.
 //
-//   panels:  B is in memory in the order in which it is read (ir/ops/pack.cpp), at the full rate. All sums of some
-//   panels
-//            are in registers.
+//   panels:  B is in memory in the order in which it is read (ir/ops/pack.cpp), at the full rate. All sums of a few
+//            panels are in registers.
 //   B [K,N]: lanes walk over columns. The sums of a task's columns stay in the first-level cache. A pass adds several
 //            steps for one load and store of each sum, and prefetches the rows of the next pass. Parts of all rows are
 //            read at 0.6 to 0.8 of the full rate, so what serves keeps its weights in panels (passes/pack_weights.cpp).
@@ -406,6 +405,8 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target) {
     // Sums in registers, beside a vector of B and a value of A. More panels side by side are more chains at a time.
     const int64_t vecs = p.m * p.panels / s.vec;
     s.mc = std::clamp<int64_t>((int64_t(target.vectorRegisters) - 4) / vecs, 1, 4);
+    while (s.mc > 1 && ceilDiv(p.n, s.mc * p.panels) < 2 * int64_t(target.threads))
+      s.mc /= 2;
     s.nc = std::min(roundUp(ceilDiv(p.n, int64_t(target.threads) * 4), s.mc * p.panels), roundUp(p.n, s.mc * p.panels));
     return s;
   }
@@ -425,10 +426,11 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target) {
 std::vector<Schedule> fewRowsSpace(const Problem &p, const Schedule &base) {
   ScheduleGrid grid(base);
   if (p.panels) {
-    std::vector<Schedule> space = grid.over(&Schedule::mc, {1, 2, 4})
-                                      .over(&Schedule::nc, {4 * p.panels, 8 * p.panels, 16 * p.panels, 64 * p.panels})
-                                      .take();
-    llvm::erase_if(space, [&](const Schedule &s) { return s.mc > base.mc; });
+    std::vector<Schedule> space =
+        grid.over(&Schedule::mc, {1, 2, 4})
+            .over(&Schedule::nc, {p.panels, 2 * p.panels, 4 * p.panels, 8 * p.panels, 16 * p.panels, 64 * p.panels})
+            .take();
+    llvm::erase_if(space, [&](const Schedule &s) { return s.mc > base.mc || s.nc % (s.mc * p.panels) != 0; });
     return space;
   }
   grid.over(&Schedule::nc, {32, 64, 128, 256, 512, 2048, 4096});

@@ -284,7 +284,6 @@ TEST(CheckpointOfRanks, MemoryIsThatOfACopyOfWhatARankWrites) {
   EXPECT_GT(memoryToSave(*moduleFor({4, 1}), false), gathered);
 }
 
-// What is said before a run is what its ranks then take.
 TEST(CheckpointOfRanks, StatesThatShareATensorGoToOneFile) {
   const auto m = parseModule(R"(module {mesh_data=4} {
   state @a : f32[3,2] {kind="param"}
@@ -299,6 +298,7 @@ TEST(CheckpointOfRanks, StatesThatShareATensorGoToOneFile) {
   EXPECT_TRUE(owners.writes(3, 2));
 }
 
+// What is said before a run is what its ranks then take.
 TEST(CheckpointOfRanks, MemoryIsThatOfTheRankThatNeedsMost) {
   for (const Cuts &c : meshes())
     for (const bool beside : {true, false}) {

@@ -102,7 +102,9 @@ TEST(FileLayout, StatesMayShareATensor) {
   const std::string first = "kind=\"param\", hf=\"Wi\", hf_transpose=true, hf_share=[0, 2]",
                     second = "kind=\"param\", hf=\"Wi\", hf_transpose=true, hf_share=[1, 2]";
   EXPECT_EQ(problems(first, second), 0u);
-  EXPECT_EQ(problems(second, first), 1u) << "nothing before it";
+  EXPECT_EQ(problems(second, first), 2u) << "nothing before it, and nothing behind the other";
+  EXPECT_EQ(problems(first, "kind=\"param\""), 1u) << "half of a tensor";
+  EXPECT_EQ(problems("kind=\"param\"", first), 1u) << "half of a tensor";
   EXPECT_EQ(problems(first, "kind=\"param\", hf=\"Wo\", hf_transpose=true, hf_share=[1, 2]"), 1u);
   EXPECT_EQ(problems(first, "kind=\"param\", hf=\"Wi\", hf_share=[1, 2]"), 1u) << "not by rows";
   for (const char *share : {"[1]", "[2, 2]", "[-1, 2]", "[1, 3]", "[1, 1000000]"})
