@@ -46,6 +46,18 @@ std::vector<std::string> variants() {
           "yarn",     "linear",     "window",     "softscores", "qkhead",   "qkwhole", "gemma",     "twothetas"};
 }
 
+/// As ModernBERT has them.
+void makeTwoThetas(ModelConfig &m) {
+  m.position = Position::rope;
+  m.activation = Activation::geglu;
+  m.embeddingNorm = m.headTransform = true;
+  m.firstNorm = false;
+  m.window = 3;
+  m.layersWithoutWindow = {1};
+  m.ropeTheta = 100;
+  m.windowRopeTheta = 20;
+}
+
 Config variant(const std::string &name) {
   Config c = smallConfig();
   if (name == "nobias")
@@ -120,16 +132,8 @@ Config variant(const std::string &name) {
     c.model.attentionSoftcap = 2;
     c.model.qkNorm = QkNorm::head;
   }
-  if (name == "twothetas") {
-    c.model.position = Position::rope;
-    c.model.activation = Activation::geglu;
-    c.model.embeddingNorm = c.model.headTransform = true;
-    c.model.firstNorm = false;
-    c.model.window = 3;
-    c.model.layersWithoutWindow = {1};
-    c.model.ropeTheta = 100;
-    c.model.windowRopeTheta = 20;
-  }
+  if (name == "twothetas")
+    makeTwoThetas(c.model);
   if (name == "biases") {
     c.model.bias = false;
     c.model.qkvBias = c.model.normBias = true;
