@@ -30,13 +30,7 @@ bool isCheckpoint(const fs::path &folder) {
 
 /// The content of a config.json with its model_type. Throws UserErrors CheckpointDamaged and MissingKey.
 json contentOf(const std::string &text, const std::string &file) {
-  json config = parseJsonOrDiscard<json>(text);
-  if (!config.is_object()) {
-    const std::string half = halfCharacterIn(text);
-    throw UserError(ErrorCode::CheckpointDamaged,
-                    half.empty() ? fmt::format("{} is no JSON object", file) : fmt::format("{}: {}", file, half),
-                    "copy it again from where the weights are from");
-  }
+  json config = objectInFile(text, file, "copy it again from where the weights are from");
   if (!config.contains("model_type"))
     throw UserError(ErrorCode::MissingKey, fmt::format("{} does not say model_type", file),
                     fmt::format("{} work today", hf::familyNames()));

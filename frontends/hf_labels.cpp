@@ -18,6 +18,7 @@ namespace {
 using json = nlohmann::json;
 
 constexpr size_t mostBytes = size_t(16) << 20, mostLabels = 1 << 16;
+constexpr const char *copyAgain = "copy it again from where the weights are from";
 constexpr const char *oneLabel = "single_label_classification", *severalLabels = "multi_label_classification",
                      *regression = "regression";
 
@@ -52,19 +53,13 @@ public:
 
 private:
   [[noreturn]] static void damaged(const std::string &file, const std::string &why,
-                                   const std::string &help = "copy it again from where the weights are from") {
+                                   const std::string &help = copyAgain) {
     throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", file, why), help);
   }
   [[noreturn]] void damaged(const std::string &why) const { damaged(file, why); }
 
   static json contentOf(const std::string &file) {
-    const std::string text = readInput(file, "configuration", mostBytes);
-    json content = parseJsonOrDiscard<json>(text);
-    if (const std::string half = content.is_discarded() ? halfCharacterIn(text) : ""; !half.empty())
-      damaged(file, half);
-    if (!content.is_object())
-      damaged(file, "it is no JSON object");
-    return content;
+    return objectInFile(readInput(file, "configuration", mostBytes), file, copyAgain);
   }
 
   /// Null if it is not there or null.

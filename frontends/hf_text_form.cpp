@@ -14,23 +14,17 @@ namespace {
 using json = nlohmann::json;
 
 constexpr uint64_t mostTokens = 1 << 30;
+constexpr const char *mend = "copy it again from where the weights are from, or correct the key";
 
 [[noreturn]] void damaged(const std::string &file, const std::string &why) {
-  throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", file, why),
-                  "copy it again from where the weights are from, or correct the key");
+  throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", file, why), mend);
 }
 
 /// The file of the folder; null if there is none.
 json contentOf(const std::string &file, size_t limit) {
   if (std::error_code e; !std::filesystem::is_regular_file(file, e))
     return {};
-  const std::string text = readInput(file, "description of the tokenizer", limit);
-  json content = parseJsonOrDiscard<json>(text);
-  if (const std::string half = content.is_discarded() ? halfCharacterIn(text) : ""; !half.empty())
-    damaged(file, half);
-  if (!content.is_object())
-    damaged(file, "it is no JSON object");
-  return content;
+  return objectInFile(readInput(file, "description of the tokenizer", limit), file, mend);
 }
 
 /// Files say 10^30, which is no integer to us, where any length will do.

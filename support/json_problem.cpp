@@ -1,6 +1,6 @@
 #include "support/json_problem.h"
 
-#include "support/json.h"
+#include "support/diagnostics.h"
 
 #include <fmt/format.h>
 
@@ -23,6 +23,15 @@ std::string halfCharacterIn(std::string_view text) {
   } catch (const nlohmann::json::exception &) {
   }
   return "";
+}
+
+nlohmann::json objectInFile(std::string_view text, const std::string &file, const std::string &help) {
+  auto content = parseJsonOrDiscard<nlohmann::json>(text);
+  if (content.is_object())
+    return content;
+  const std::string half = content.is_discarded() ? halfCharacterIn(text) : "";
+  throw UserError(ErrorCode::CheckpointDamaged,
+                  fmt::format("{}: {}", file, half.empty() ? "it is no JSON object" : half), help);
 }
 
 }  // namespace gptc

@@ -1,6 +1,8 @@
 // What is wrong with JSON that other programs write and parseJson (support/json.h) does not take.
 #pragma once
 
+#include "support/json.h"
+
 #include <string>
 #include <string_view>
 
@@ -10,5 +12,9 @@ namespace gptc {
 /// other programs may hold a surrogate without its other one; UTF-8 cannot. A text of one line is given the column
 /// only. Columns are bytes, from 1, where the escape ends or soon after.
 std::string halfCharacterIn(std::string_view text);
+
+/// The JSON object that is the text of a file of a model. Throws UserError(CheckpointDamaged) with `help` if it is
+/// none.
+nlohmann::json objectInFile(std::string_view text, const std::string &file, const std::string &help);
 
 }  // namespace gptc
