@@ -8,20 +8,25 @@
 // layer's sum is rounded once, and fewer bytes move.
 //
 //   1. fusionGroups predicts which ops will share a kernel. Values inside a kernel need no memory.
-//   2. A value is an activation if it depends on a tensor argument by a path without a sum over tokens or a statistic
-//      of rows. Its uses, also through views, are of these kinds:
+//   2. A value is an activation if it depends on a tensor argument by a path without a sum over tokens, a statistic of
+//      rows or numbers that integers alone give (RoPE's table of the positions of tokens: without them as an argument
+//      it is no activation either). Its uses, also through views, are of these kinds:
 //        low      an operand that an op of autocast class `low` may take in low precision
 //        fixed    memory has to hold f32: writes, returns, ops without an element expression
 //        stream   an operand of an addition of two activations, in another group: the residual stream and its gradient.
 //                 With residual="compute" such a use is `other`
 //        other    another use in another group
-//        inside   a use in the group that computes it
+//        inside   a use in the group that computes it. Norms on the way to the logits read it rounded all the same:
+//                 whether a sum and its norm share a group depends on what stands between them, which in sampling is a
+//                 choice of rows
 //   3. An activation gets a low copy, by one cast after the op that computes it,
 //        - if it has a low use,
 //        - if it has an `other` use and no `fixed` or `stream` use: the copy then replaces it in memory,
-//        - if two or more groups have `other` uses: the copy adds 2 bytes of stores per element and saves 2 bytes of
-//          loads in each group. These groups are norms of the residual stream (the low-precision norms). Their input
-//          is rounded, their statistics are not.
+//        - if two or more groups have `other` uses, or one that computes the logits: the copy adds 2 bytes of stores
+//        per
+//          element and saves 2 bytes of loads in each group. These groups are norms of the residual stream (the
+//          low-precision norms). Their input is rounded, their statistics are not. One reader suffices in the forward
+//          part so that evaluation and sampling, where no backward part reads too, round what training rounds.
 //      Low uses read the copy. Other uses read a cast of it back to f32, which `fuse` copies into the reading kernel.
 //   4. Operands of class `low` that are no activations are parameters. Each gets one cast per function. A cast of a
 //      parameter's content is replaced by a state of kind "low", the copy of the parameter. The op that updates the
@@ -96,6 +101,7 @@ public:
 
   Summary run() {
     markActivations();
+    markForward();
     llvm::SmallVector<Value *, 8> arguments;
     for (auto &a : f.body.args)
       arguments.push_back(a.get());
@@ -141,6 +147,7 @@ private:
   const llvm::DenseMap<const Op *, int> groups;
   llvm::DenseSet<int> matmulGroups;
   llvm::DenseSet<const Value *> activations;
+  llvm::DenseSet<const Op *> forward;                   // ops that the logits depend on; without a loss all ops
   llvm::DenseSet<const Value *> becameLow;              // results of low ops that were f32
   llvm::DenseMap<const Value *, Value *> narrow, wide;  // memo of narrowed() and widened()
   Summary summary;
@@ -153,13 +160,35 @@ private:
         activations.insert(a.get());
     for (const Op &op : f.body) {
       bool depends = llvm::any_of(op.operands(), [&](const Value *v) { return activations.contains(v); });
-      if (!depends || sumsTokens(op))
+      const bool tabulates = op.numResults() > 0 && isFloat(op.result(0)->type.dtype) &&
+                             llvm::all_of(op.operands(), [](const Value *v) { return isInt(v->type.dtype); });
+      if (!depends || sumsTokens(op) || tabulates)
         continue;
       for (unsigned i = 0; i < op.numResults(); ++i) {
         bool statistic = op.def().fusion == FusionKind::row && op.result(i)->type.rank() < op.operand(0)->type.rank();
         if (!statistic)
           activations.insert(op.result(i));
       }
+    }
+  }
+
+  void markForward() {
+    std::vector<const Op *> left;
+    auto add = [&](const Op *op) {
+      if (op && forward.insert(op).second)
+        left.push_back(op);
+    };
+    for (const Op &op : f.body)
+      if (op.is(OpKind::cross_entropy))
+        add(op.operand(0)->def);
+    if (left.empty())
+      for (const Op &op : f.body)
+        add(&op);
+    while (!left.empty()) {
+      const Op *op = left.back();
+      left.pop_back();
+      for (const Value *v : op->operands())
+        add(v->def);
     }
   }
 
@@ -203,9 +232,9 @@ private:
     const bool storedLow = v->type.dtype == low;  // the result of a low op
     if (storedLow && !becameLow.contains(v))
       return;  // as it was given: all uses take it so
-    std::vector<Use> uses, lowUses, others;
+    std::vector<Use> uses, lowUses, others, norms;
     collectUses(v, uses);
-    bool wideInMemory = !v->def;
+    bool wideInMemory = !v->def, forwardReads = false;
     llvm::DenseSet<int> readers;
     for (const Use &u : uses) {
       if (readsLow(*u.user, u.operand)) {
@@ -217,15 +246,20 @@ private:
       } else if (!u.user->def().lower) {
         wideInMemory = true;
       } else if (v->def && u.alias == v && groupOf(u.user) == groupOf(v->def)) {
-        continue;
+        if (u.user->isOneOf(OpKind::layernorm, OpKind::rmsnorm) && u.operand == 0 && forward.contains(u.user))
+          norms.push_back(u);
       } else if (isStream(u)) {
         wideInMemory = true;
       } else {
         others.push_back(u);
         readers.insert(groupOf(u.user));
+        forwardReads |= forward.contains(u.user);
       }
     }
-    const bool pays = v->def && !endsInStream(*v->def) && (wideInMemory ? readers.size() >= 2 : !readers.empty());
+    const bool pays =
+        v->def && !endsInStream(*v->def) && (wideInMemory && !forwardReads ? readers.size() >= 2 : !readers.empty());
+    for (const Use &u : norms)
+      u.user->setOperand(u.operand, widened(narrowed(u.alias)));
     if (!storedLow && lowUses.empty() && !pays)
       return;
     for (const Use &u : lowUses)
