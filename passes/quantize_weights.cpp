@@ -1,5 +1,5 @@
 // Keeps the weights of products in 8 or 4 bits (ir/quantized.h), in modules that train nothing: reading weights is
-// what sampling spends its time on. For CPUs.
+// what sampling spends its time on.
 //
 //   1. Products: matmuls without `ta`, batch, fold and beginning whose second operand is a parameter or its low copy, a
 //      matrix of blocks of 32 along K, on one rank. Others stay as they are.
@@ -242,9 +242,6 @@ bool quantizeWeights(Module &m, const PassOptions &options) {
     return false;
   if (!trainsNothing(m))
     return false;
-  if (options.target && options.target->isCuda())
-    throw UserError(ErrorCode::NotBuiltYet, fmt::format("GPUs have no products with weights of {} yet", nameOf(asked)),
-                    "precision.weights = \"compute\" keeps weights as they are computed with");
   const int64_t cols = options.values.getInt("cols");
   return QuantizeWeights(m, asked == Weights::compute ? Weights::q8_0 : asked, cols ? cols : usualColumns).run();
 }

@@ -270,6 +270,8 @@ private:
     }
     case ExprKind::Fma:
       return lift(a, [](Args x) { return fmt::format("fusedMultiplyAdd({}, {}, {})", x[0], x[1], x[2]); });
+    case ExprKind::Dot4:
+      return lift(a, [](Args x) { return fmt::format("dotOfBytes({}, {}, {})", x[0], x[1], x[2]); });
     case ExprKind::Select: {
       Val r = lift(a, [](Args x) { return fmt::format("({} ? {} : {})", x[0], x[1], x[2]); });
       if (e->dtype == DType::i64) {

@@ -416,7 +416,7 @@ template <typename Table> void precisionKeys(Table &key, PrecisionConfig &p) {
       "Forward products of parameters that read 8-bit floats (e4m3): the classifier's, those of layers, or all. Needs "
       "bf16, and of GPUs sm_89 or later.");
   key("precision.weights", p.weights, Choice{allWords<Weights>()},
-      "How `gptrun sample` and `gptrun serve` keep the weights of products on CPUs: as precision.compute says, or in 8 "
+      "How `gptrun sample` and `gptrun serve` keep the weights of products: as precision.compute says, or in 8 "
       "or 4 bits by blocks of 32 with a scale (ggml's Q8_0, Q4_0, Q4_K; the classifier has 8 then, too), with whose "
       "integers the other operand, rounded to 8 bits, is multiplied.");
   key("precision.eight_bits", p.eightBits, Patterns{.orNone = true},

@@ -58,7 +58,7 @@ std::map<std::string, int64_t> workspaces(const Module &m) {
 std::string largestTensors(const Module &m) {
   std::vector<std::pair<int64_t, std::string>> all;
   for (const auto &s : m.states)
-    if (!livesOnHost(*s))
+    if (!livesOnHost(*s) && !isInFiles(*s))
       all.push_back({s->type.bytes(), fmt::format("@{} {}", s->name, s->type.str())});
   for (const auto &f : m.functions)
     for (const Op &op : f->body)
@@ -282,7 +282,7 @@ void CudaExecutor::tryCall(const BoundGroup &g, llvm::function_ref<void()> call)
     for (const auto &s : module.states) {
       const int64_t at = fact<&StateFacts::at>(*s), from = std::max(at, p.at),
                     to = std::min(at + s->type.bytes(), p.at + p.bytes);
-      if (from >= to)
+      if (from >= to || isInFiles(*s))
         continue;
       Part &part = kept.emplace_back(Part{arena->at + from, std::vector<std::byte>(to - from)});
       gpu.d.check(gpu.d.copyToHost(part.bytes.data(), part.at, part.bytes.size(), gpu.stream), "cuMemcpyDtoHAsync");

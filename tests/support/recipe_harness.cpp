@@ -75,8 +75,7 @@ Group groupOf(OpKind kind, llvm::ArrayRef<Type> operands, const AttrMap &attribu
 }
 
 bool isForCpus(const OpDef &def, const OpDef::Sample &s) {
-  return def.kind == OpKind::quantized_matmul ||
-         (def.kind == OpKind::attention_cached && s.operandTypes[1].dtype == DType::u32);
+  return def.kind == OpKind::attention_cached && s.operandTypes[1].dtype == DType::u32;
 }
 
 std::vector<double> spread(const Tensor &t, double fill) {

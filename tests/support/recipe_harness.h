@@ -27,7 +27,7 @@ std::vector<bool> zeroedOnGpu(const Op &fused, unsigned result);
 /// Logical elements at their padded places, with `fill` in the padding.
 std::vector<double> spread(const Tensor &t, double fill);
 
-/// Whether only CPUs have a kernel for a sample: products and caches of 8 bits.
+/// Whether only CPUs have a kernel for a sample: caches of 8 bits.
 bool isForCpus(const OpDef &def, const OpDef::Sample &s);
 
 struct Options {

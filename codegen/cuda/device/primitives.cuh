@@ -50,6 +50,12 @@ GPTC_FUNCTION double doubleOf(long long v) { return __longlong_as_double(v); }
 
 GPTC_FUNCTION float fusedMultiplyAdd(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 GPTC_FUNCTION double fusedMultiplyAdd(double a, double b, double c) { return __fma_rn(a, b, c); }
+// The sum and the products of four bytes, those of `a` without a sign, those of `b` with one; it wraps.
+GPTC_FUNCTION int dotOfBytes(int sum, unsigned a, unsigned b) {
+  int r;
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(sum));
+  return r;
+}
 GPTC_FUNCTION float divide(float a, float b) { return __fdiv_rn(a, b); }
 GPTC_FUNCTION double divide(double a, double b) { return __ddiv_rn(a, b); }
 GPTC_FUNCTION float squareRoot(float v) { return __fsqrt_rn(v); }

@@ -40,7 +40,7 @@ public:
   std::optional<CublasLtMatmul> run() {
     if (kindOf(fused) != RecipeKind::matmul || !matmul::Problem::read(fused, p).empty())
       return std::nullopt;
-    if (p.stored == DType::f64 || (eights() && !takesEights()))
+    if (p.stored == DType::f64 || p.panels || (eights() && !takesEights()))
       return std::nullopt;
     sum = p.anchor->result();
     for (const Op &op : *fused.body)

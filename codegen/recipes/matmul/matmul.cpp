@@ -720,10 +720,10 @@ bool matches(const Op &fused) {
   return Problem::read(fused, p).empty();
 }
 
-/// The same for a group to run on `target`. UserError(NotBuiltYet) for packed weights on CUDA.
+/// The same for a group to run on `target`. UserError(NotBuiltYet) for packed weights on CUDA, but those of few bits.
 Problem problemFor(const Op &fused, const Target &target) {
   const Problem p = problemOf(fused);
-  if (p.panels && target.isCuda())
+  if (p.panels && p.scales < 0 && target.isCuda())
     throw UserError(ErrorCode::NotBuiltYet,
                     fmt::format("'{}' reads a weight in panels, which only CPUs do yet", fused.loc),
                     "compile for the GPU from model.toml, or without the pass pack-weights");
@@ -732,22 +732,22 @@ Problem problemFor(const Op &fused, const Target &target) {
 
 Schedule defaults(const Op &fused, const Target &target) {
   const Problem p = problemFor(fused, target);
-  return p.scales >= 0     ? matmul::quantizedSchedule(p, target)
-         : target.isCuda() ? matmul::cudaSchedule(p, target)
-                           : matmul::cpuSchedule(p, target);
+  if (p.scales >= 0)
+    return target.isCuda() ? matmul::cudaQuantizedSchedule(p, target) : matmul::quantizedSchedule(p, target);
+  return target.isCuda() ? matmul::cudaSchedule(p, target) : matmul::cpuSchedule(p, target);
 }
 
 std::vector<Schedule> space(const Op &fused, const Schedule &base, const Target &target) {
   const Problem p = problemFor(fused, target);
-  return p.scales >= 0     ? matmul::quantizedSpace(p, base)
-         : target.isCuda() ? matmul::cudaSpace(p, base, target)
-                           : matmul::cpuSpace(p, base, target);
+  if (p.scales >= 0)
+    return target.isCuda() ? matmul::cudaQuantizedSpace(p, base, target) : matmul::quantizedSpace(p, base);
+  return target.isCuda() ? matmul::cudaSpace(p, base, target) : matmul::cpuSpace(p, base, target);
 }
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DType compute) {
   const Problem p = problemFor(fused, target);
   if (target.isCuda())
-    return matmul::buildCuda(fused, p, s, compute);
+    return p.scales >= 0 ? matmul::buildCudaQuantized(fused, p, s, compute) : matmul::buildCuda(fused, p, s, compute);
   GroupEval group(fused, compute);
   if (p.scales >= 0)
     return matmul::buildQuantized(group, p, s);

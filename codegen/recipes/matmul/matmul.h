@@ -93,6 +93,10 @@ LoweredGroup buildFewRows(GroupEval &group, const Problem &p, const Schedule &s)
 Schedule quantizedSchedule(const Problem &p, const Target &target);
 std::vector<Schedule> quantizedSpace(const Problem &p, const Schedule &base);
 LoweredGroup buildQuantized(GroupEval &group, const Problem &p, const Schedule &s);
+/// The same on CUDA (cuda_quantized.cpp), where rounding of rows is a launch before the product's.
+Schedule cudaQuantizedSchedule(const Problem &p, const Target &target);
+std::vector<Schedule> cudaQuantizedSpace(const Problem &p, const Schedule &base, const Target &target);
+LoweredGroup buildCudaQuantized(const Op &fused, const Problem &p, const Schedule &s, DType compute);
 
 /// On CUDA (cuda_kernel.cpp): the default schedule; all tiles for which shared memory and registers have room, with
 /// each length and number of stages, best first by estimate; and the kernel.

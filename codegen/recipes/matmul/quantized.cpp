@@ -11,7 +11,7 @@
 // times the sum of the row's block. Those of Q4_K have no sign: it starts with 0. One chain over blocks, so that tiles,
 // tasks and other rows never show. The weight is in memory in the order in which it is read, which one row (a sampled
 // token) is limited by.
-#include "ir/quantized.h"
+#include "codegen/recipes/matmul/quantized.h"
 #include "codegen/recipes/matmul/matmul.h"
 #include "support/diagnostics.h"
 
@@ -20,10 +20,10 @@
 namespace gptc::matmul {
 
 using namespace kir;
+using namespace quantized;
 
 namespace {
 
-constexpr int64_t words = quantBlock / 4;  // of a block
 /// Bytes of rounded rows that a task keeps, with their scales and sums: half of a usual second-level cache.
 constexpr int64_t roundedBytes = 512 << 10;
 /// The vectors of a tile.
@@ -51,12 +51,6 @@ public:
   }
 
 private:
-  static Expr u32(int64_t v) { return imm(v, DType::u32); }
-  static Expr and_(const Expr &a, const Expr &b) { return binary(BinaryOp::and_, a, b); }
-  static Expr or_(const Expr &a, const Expr &b) { return binary(BinaryOp::or_, a, b); }
-  static Expr shl(const Expr &a, const Expr &b) { return binary(BinaryOp::shl, a, b); }
-  static Expr shr(const Expr &a, const Expr &b) { return binary(BinaryOp::shr, a, b); }
-  static Expr eq(const Expr &a, const Expr &b) { return binary(BinaryOp::eq, a, b); }
   bool hasMinima() const { return format == QuantFormat::q4_k; }
 
   Stmt task(const Expr &rowTask, const Expr &colTask) {
@@ -104,47 +98,27 @@ private:
     const Stmt find = eachWord([&](const Expr &w) {
       Expr top;
       for (int64_t t = 0; t < 4; ++t) {
-        const Expr magnitude = and_(element(t, w), u32(0x7fffffff));
+        const Expr magnitude = magnitudeOf(element(t, w));
         top = top ? max(top, magnitude) : magnitude;
       }
       return Body{store(magnitudes, w, top)};
     });
     const Expr at = i * blocks + b;
     const Stmt keep = bindTo("top", hreduce(magnitudes, BinaryOp::max), [&](const Expr &top) {
-      return Body{bindTo("exponent", shr(top, u32(23)), [&](const Expr &exponent) {
-        const Expr most = or_(and_(top, u32(0x7fffff)), u32(1 << 23));
-        return Body{bindTo("j", u32(127 << 23) / most, [&](const Expr &j) {
+      return Body{bindTo("exponent", exponentOf(top), [&](const Expr &exponent) {
+        return Body{bindTo("j", stepsOf(top), [&](const Expr &j) {
           const Stmt round = eachWord([&](const Expr &w) {
-            Expr word;
-            for (int64_t t = 0; t < 4; ++t) {
-              const Expr byte = shl(and_(numberOf(element(t, w), exponent, j), u32(255)), u32(8 * t));
-              word = word ? or_(word, byte) : byte;
-            }
+            const Expr word = wordOf([&](int64_t t) { return element(t, w); }, exponent, j);
             return Body{bindTo("word", word, [&](const Expr &word) {
-              return Body{store(rounded, (i * (p.k / 4) + b * words) + w, word),
-                          store(parts, w, dot4(imm(0, DType::i32), u32(0x01010101), word))};
+              return Body{store(rounded, (i * (p.k / 4) + b * words) + w, word), store(parts, w, sumOfBytes(word))};
             })};
           });
-          const Expr unit = cast(group.compute, bitcast(DType::f32, shl(exponent, u32(23))));
-          const Expr scale = select(
-              eq(exponent, u32(255)), cast(group.compute, bitcast(DType::f32, u32(0x7fc00000))),
-              select(eq(exponent, u32(0)), fimm(0, group.compute), unit / cast(group.compute, bitcast(DType::i32, j))));
-          return Body{round, store(scales, at, scale),
-                      store(offsets, at, hreduce(parts, BinaryOp::add) * (hasMinima() ? 1 : -quantOffset(format)))};
+          return Body{round, store(scales, at, scaleOf(exponent, j, group.compute)),
+                      store(offsets, at, hreduce(parts, BinaryOp::add) * factorOfSum(format))};
         })};
       })};
     });
     return alloc(magnitudes, {alloc(parts, {find, keep})});
-  }
-
-  /// The integer of an element with these bits, as a u32 that wraps.
-  static Expr numberOf(const Expr &of, const Expr &exponent, const Expr &j) {
-    const Expr own = and_(shr(of, u32(23)), u32(255)), below = exponent - own;
-    const Expr mantissa = select(eq(own, u32(0)), u32(0), or_(and_(of, u32(0x7fffff)), u32(1 << 23)));
-    const Expr shift = min(below + 23, u32(31));
-    const Expr nearest = shr(mantissa * j + shl(u32(1), shift - u32(1)), shift);
-    const Expr q = select(lt(below, u32(9)), nearest, u32(0));
-    return select(eq(shr(of, u32(31)), u32(1)), u32(0) - q, q);
   }
 
   /// `rows` rows from row i0 of the task on, of all columns of a panel.
@@ -230,7 +204,7 @@ private:
       }
       for (int64_t v = vecs; inMemory < words && v-- > 0;) {
         const Expr word = kir::ref(weights[size_t(v)]);
-        dots = {let(bytes[size_t(v)], and_(half ? shr(word, u32(4)) : word, u32(0x0f0f0f0f)), std::move(dots))};
+        dots = {let(bytes[size_t(v)], bytesOf(word, half, format), std::move(dots))};
       }
       body.insert(body.end(), dots.begin(), dots.end());
     }
@@ -239,20 +213,17 @@ private:
     return body;
   }
 
-  /// What the sums of block b are multiplied by in one vector of columns.
-  struct Factors {
-    Var scale, minimum;  // minimum: -(dmin * m) of Q4_K
+  /// The variables of Factors in one vector of columns.
+  struct FactorVars {
+    Var scale, minimum;
   };
-  Body withFactors(const Factors &f, const Expr &panel, const Expr &b, const Expr &column, Body body) const {
+  Body withFactors(const FactorVars &f, const Expr &panel, const Expr &b, const Expr &column, Body body) const {
     auto at = [&](const Buffer &from, const Expr &row) { return load(from, row * p.panels + column); };
     const Buffer &scalesOfB = group.inputs[unsigned(p.scales)];
     if (!hasMinima())
       return {let(f.scale, at(scalesOfB, panel * blocks + b), std::move(body))};
     const Buffer &supers = group.inputs[unsigned(p.supers)];
-    auto six = [&](const Expr &word, int64_t bit) {
-      const Expr shift = cast(DType::u32, b % imm(2)) * 16 + bit;
-      return cast(group.compute, bitcast(DType::i32, and_(shr(word, shift), u32(63))));
-    };
+    auto six = [&](const Expr &word, int64_t bit) { return sixBits(word, b, bit, group.compute); };
     const Expr super = panel * (blocks / 4) + b / imm(superBlock / quantBlock) * 2;
     return {bindTo("six", at(scalesOfB, panel * (blocks / 2) + b / imm(2)), [&](const Expr &word) {
       const Expr d = cast(group.compute, at(supers, super)), dmin = cast(group.compute, at(supers, super + 1));
@@ -264,7 +235,7 @@ private:
   Body addBlock(const Buffer &acc, const Buffer &part, const Expr &i0, int64_t rows, const Expr &panel, const Expr &b,
                 int64_t first, int64_t vecs, const Expr &j) {
     const int64_t lanes = s.vec, cols = vecs * lanes;
-    std::vector<Factors> ofB;
+    std::vector<FactorVars> ofB;
     for (int64_t v = 0; v < vecs; ++v)
       ofB.push_back({makeVar("db", group.compute), makeVar("mb", group.compute)});
     Body body;
@@ -274,11 +245,10 @@ private:
         Body stores;
         for (int64_t v = 0; v < vecs; ++v) {
           const Expr to = j + (i * cols + v * lanes);
-          const Factors &f = ofB[size_t(v)];
-          Expr sum = kir::fma(cast(group.compute, load(part, to)), ofA * kir::ref(f.scale), load(acc, to));
-          if (own)
-            sum = kir::fma(own, ofA * kir::ref(f.minimum), sum);
-          stores.push_back(store(acc, to, sum));
+          const FactorVars &f = ofB[size_t(v)];
+          const Factors factors{kir::ref(f.scale), own ? kir::ref(f.minimum) : nullptr};
+          stores.push_back(store(
+              acc, to, quantized::addBlock(cast(group.compute, load(part, to)), own, ofA, factors, load(acc, to))));
         }
         return stores;
       };
@@ -308,9 +278,6 @@ private:
 }  // namespace
 
 Schedule quantizedSchedule(const Problem &p, const Target &target) {
-  if (target.isCuda())
-    throw UserError(ErrorCode::NotBuiltYet, "products with weights of 8 or 4 bits have no kernel for GPUs",
-                    "precision.weights = \"compute\" keeps weights as they are computed with");
   Schedule s;
   s.vec = int(std::min<int64_t>(target.lanes(DType::f32), p.panels & -p.panels));
   s.nr = int(p.panels);

@@ -86,6 +86,12 @@ GPTC_FUNCTION double doubleOf(long long v) { return bitCast<double>(v); }
 
 GPTC_FUNCTION float fusedMultiplyAdd(float a, float b, float c) { return std::fma(a, b, c); }
 GPTC_FUNCTION double fusedMultiplyAdd(double a, double b, double c) { return std::fma(a, b, c); }
+GPTC_FUNCTION int dotOfBytes(int sum, unsigned a, unsigned b) {
+  auto r = (unsigned)sum;
+  for (int byte = 0; byte < 32; byte += 8)
+    r += (a >> byte & 0xffu) * (unsigned)(int)(signed char)(b >> byte & 0xffu);
+  return (int)r;
+}
 GPTC_FUNCTION float divide(float a, float b) { return a / b; }
 GPTC_FUNCTION double divide(double a, double b) { return a / b; }
 GPTC_FUNCTION float squareRoot(float v) { return std::sqrt(v); }
