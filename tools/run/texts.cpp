@@ -53,9 +53,11 @@ void noteWeights(const Module &m) {
 }
 
 /// A plan that continues as many samples at once as there are slots. On CPUs all have slots, so that a sample does not
-/// depend on their number; on a GPU one sequence is fastest by itself.
+/// depend on their number; on a GPU one sequence is fastest by itself, unless its weights have few bits, which those
+/// functions of a plan that also trains do not read.
 Plan withSlots(Plan plan, int64_t slots) {
-  if (plan.model.empty() || (slots == 1 && plan.target.isCuda()))
+  const bool fewBits = fact<&PrecisionFacts::weights>(*plan.planned) != Weights::compute;
+  if (plan.model.empty() || (slots == 1 && plan.target.isCuda() && !fewBits))
     return inferencePlan(std::move(plan), kSampling, defaultCacheDir());
   plan = servingPlan(std::move(plan), slots, defaultCacheDir());
   noteWeights(*plan.planned);

@@ -69,5 +69,34 @@ TEST_F(ServingTest, VectorsAreNearTheCpus) {
   EXPECT_EQ(server.stop().code, 0);
 }
 
+// Products have the CPU's bits, attention has its own: what 8 bits round may go one step further.
+TEST_F(ServingTest, WeightsOfFewBitsAreReadOnGpus) {
+  auto vectorOf = [&](const std::string &plan) {
+    const e2e::Result r = w.gptrun({"embed", plan, "--checkpoint", weights, "--text", "the cat sat on"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    const size_t at = r.output.find("{\"text\"");
+    return at == std::string::npos ? json()
+                                   : json::parse(r.output.substr(at, r.output.find('\n', at) - at)).at("vector");
+  };
+  const json wide = vectorOf(gpu);
+  for (const char *format : {"q8_0", "q4_0"}) {
+    std::vector<std::string> settings = {"train.steps=3", "model.dropout=0.0",
+                                         fmt::format("precision.weights={}", format)};
+    const std::string here = w.compile(fmt::format("cpu-{}", format), settings);
+    settings.insert(settings.end(), {"compile.target=cuda:sm_90a", "compile.library_calls=off"});
+    const std::string there = w.compile(fmt::format("gpu-{}", format), settings);
+    const json want = vectorOf(here), got = vectorOf(there);
+    ASSERT_EQ(want.size(), got.size()) << format;
+    ASSERT_FALSE(got.empty()) << format;
+    EXPECT_NE(got, wide) << format;
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(got[i].get<double>(), want[i].get<double>(), 0.01) << format << " " << i;
+    const e2e::Result sampled = w.gptrun(
+        {"sample", there, "--checkpoint", weights, "--prompt", "the cat", "--max-tokens", "4", "--temperature", "0"});
+    EXPECT_EQ(sampled.code, 0) << sampled.output;
+    EXPECT_NE(sampled.output.find(fmt::format("weights as {}", format)), std::string::npos) << sampled.output;
+  }
+}
+
 }  // namespace
 }  // namespace gptc::test

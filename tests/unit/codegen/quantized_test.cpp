@@ -1,9 +1,12 @@
 // Products with weights of 8 and 4 bits: within their bound of the reference, and the same bits in any tile, task and
 // company. Look-ups of their columns.
+#include "codegen/cublaslt_matmul.h"
+#include "codegen/cuda/emit.h"
 #include "ir/ops/op_support.h"
 #include "ir/quantized.h"
 #include "tests/support/recipe_harness.h"
 #include "tests/support/whole_run.h"
+#include "tests/unit/codegen/quantized_products.h"
 #include "tests/unit/codegen/support.h"
 
 #include "support/diagnostics.h"
@@ -18,46 +21,11 @@ namespace {
 
 constexpr QuantFormat q8_0 = QuantFormat::q8_0, q4_0 = QuantFormat::q4_0, q4_k = QuantFormat::q4_k;
 
-struct Shape {
-  int64_t m, n, blocks, cols;
-  QuantFormat format = q8_0;
-};
+using Shape = QuantizedShape;
 // Tails of rows and columns; panels of other machines.
 constexpr Shape shapes[] = {{1, 75, 3, 32},       {29, 33, 2, 32, q4_0}, {7, 17, 1, 16},        {4, 64, 5, 32},
                             {13, 129, 2, 8},      {2, 5, 4, 4, q4_0},    {1, 75, 3, 32, q4_0},  {14, 40, 2, 16, q4_0},
                             {1, 75, 8, 32, q4_k}, {9, 33, 24, 32, q4_k}, {3, 17, 16, 16, q4_k}, {14, 5, 8, 4, q4_k}};
-
-QuantizedType weightOf(const Shape &s) {
-  return *quantizedType(Type(DType::f32, {Dim(s.blocks * quantBlock), Dim(s.n)}), s.cols, false, s.format);
-}
-
-/// A product with an epilogue, or one with a narrow result.
-Group productOf(const Shape &s, DType stored, DType result = DType::f32) {
-  const QuantizedType w = weightOf(s);
-  const std::string y = Type(result, {Dim(s.m), Dim(s.n)}).str();
-  return group("matmul",
-               fmt::format("%a: {}; %w: {}; %d: {}; %c: f32[{}]{}",
-                           Type(stored, {Dim(s.m), Dim(s.blocks * quantBlock)}).str(), w.numbers.str(), w.scales.str(),
-                           s.n, w.supers ? "; %s: " + w.supers->str() : ""),
-               fmt::format("%y = quantized_matmul %a, %w, %d{} {{bits={}}} : {}\n", w.supers ? ", %s" : "",
-                           bitsOf(s.format), y) +
-                   (result == DType::f32 ? fmt::format("%z = add %y, %c : {}\nyield %y, %z", y) : "yield %y"));
-}
-
-std::vector<Tensor> operandsOf(const Group &g, unsigned seed) {
-  std::vector<Tensor> all = randomOperands(g, seed);
-  ops::SampleSource source(seed);
-  for (double &v : all[1].data)
-    v = double(uint32_t(source.bits()));
-  if (all.size() > 4) {
-    for (double &v : all[2].data)
-      v = double(uint32_t(source.bits()) & 0x3f3f3f3f);
-    all[4] = source.uniforms(all[4].type, -0.01, 0.01);
-    for (double &v : all[4].data)
-      v = double(float(_Float16(v)));
-  }
-  return all;
-}
 
 TEST(Quantized, StaysWithinItsBound) {
   for (const Shape &s : shapes)
@@ -375,11 +343,52 @@ TEST(Quantized, RoundsAnyBlock) {
   EXPECT_EQ(roundBlock(x).q[1], -64);
 }
 
-TEST(Quantized, IsRefusedOnGpus) {
-  for (const Shape &s : {shapes[0], Shape{1, 75, 8, 32, q4_k}}) {
+// By the interpreter; tests/simt runs the text.
+TEST(Quantized, GpusHaveTheBitsOfCpus) {
+  OneIn some(3);
+  for (const Shape &s : gpuShapes())
+    for (const char *gpu : {"cuda:sm_75", "cuda:sm_90a"}) {
+      if (some.skips())
+        continue;
+      const Group g = productOf(s, s.m % 2 ? DType::f32 : DType::bf16);
+      const std::vector<Tensor> operands = operandsOf(g, unsigned(s.n + s.m));
+      expectSame(run(g, operands, {.target = cudaTarget(gpu), .compiled = false}), run(g, operands),
+                 fmt::format("{} rows of {}, {} blocks, {}, {}", s.m, s.n, s.blocks, nameOf(s.format), gpu));
+      if (HasFailure())
+        return;
+    }
+}
+
+// Neither slices of K, tiles nor stages show, and all fit the smallest GPU.
+TEST(Quantized, SchedulesOfGpusNeverShow) {
+  const Target small = cudaTarget("cuda:sm_75");
+  for (const Shape &s : {Shape{3, 75, 40, 32, q4_0}, Shape{8, 33, 16, 32, q4_k}, Shape{37, 75, 8, 32, q4_k}}) {
     const Group g = productOf(s, DType::f32);
-    EXPECT_THROW(defaultSchedule(*g.fused, cudaTarget("cuda:sm_90a")), UserError);
+    const std::vector<Tensor> operands = operandsOf(g, unsigned(s.m)), want = run(g, operands);
+    const std::vector<Schedule> space = scheduleSpace(*g.fused, small);
+    EXPECT_GE(space.size(), 4u);
+    OneIn some(4);
+    for (const Schedule &own : space) {
+      int64_t bytes = 0;
+      for (const CudaPhase &p : emitCuda(lowerGroup(*g.fused, own, small).kernel, "k").phases)
+        bytes = std::max(bytes, p.sharedBytes);
+      EXPECT_LE(bytes, small.sharedBytes) << own.str();
+      if (!some.skips())
+        expectSame(run(g, operands, {.schedule = own, .target = small, .compiled = false}), want, own.str());
+    }
   }
+}
+
+// Threads share out K if columns are few. No library multiplies such weights.
+TEST(Quantized, DefaultsOfGpus) {
+  const Target target = cudaTarget("cuda:sm_90a");
+  auto of = [&](const Shape &s) { return defaultSchedule(*productOf(s, DType::bf16).fused, target); };
+  EXPECT_EQ(of({1, 4096, 128, 32}).str(), "matmul threads=256 nc=8");
+  EXPECT_EQ(of({1, 32000, 128, 32}).str(), "matmul threads=256 nc=32");
+  EXPECT_EQ(of({8, 1024, 128, 32}).str(), "matmul threads=256 nc=16");
+  EXPECT_EQ(of({512, 4096, 128, 32}).str(), "matmul threads=256 mr=4 nr=4 mc=64 nc=64 kc=128");
+  EXPECT_EQ(of({512, 4096, 3, 32}).kc, 32);
+  EXPECT_FALSE(matchCublasLtMatmul(*productOf({512, 4096, 128, 32}, DType::bf16).fused));
 }
 
 // A tuner may change neither panels nor vectors.
