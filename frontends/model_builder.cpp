@@ -217,7 +217,8 @@ void sayFacts(Module &m, const Config &config) {
                            .parallelResidual = c.parallelResidual,
                            .sharedNorm = c.sharedNorm,
                            .tokenTypes = c.tokenTypes,
-                           .headTransform = c.headTransform});
+                           .headTransform = c.headTransform,
+                           .labels = c.labels});
   writeFacts(m, BatchFacts{.microBatch = config.train.microBatch,
                            .accumulate = config.train.accumulate,
                            .fold = foldOf(c.blockSize)});
@@ -277,7 +278,7 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   const int64_t prefill = std::min<int64_t>(64, c.blockSize);
   sayFacts(*m, config);
   Parameters declarations(*m, c);
-  declarations.declare(!options.embed, options.labels);
+  declarations.declare(!options.embed && !c.labels, options.embed ? options.labels : c.labels);
   applyGroups(config, *m);
   applyEightBits(config, *m);
   if (config.precision.compute == "fp16")
@@ -300,6 +301,11 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
     if (prefill > all)
       buildStep(*m, config, options, prefill, all);
     buildScore(*m, config, options, prefill);
+    return m;
+  }
+  if (c.labels) {
+    buildLabelLoss(*m, config, options, "forward", true);
+    buildLabelLoss(*m, config, options, "eval", false);
     return m;
   }
   buildLoss(*m, config, options, "forward", true);

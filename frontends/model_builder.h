@@ -44,11 +44,20 @@
 //       N = 16, 32, ... up to the least that is at least T. What the last norm gives for each token of texts that
 //       stand one after the other: token i is at positions[i] < T of its text, which takes tokens documents[0,i,0] to
 //       documents[0,i,1] - 1. A token that is none is a text of its own. There are no parameters of a head.
-// and with BuildOptions::labels = L > 0 that of a classifier (Devlin et al. 2018), in BERT's form:
+// and with BuildOptions::labels = L > 0 that of a classifier (Devlin et al. 2019), in BERT's form:
 //   @labels(%x: f32[16,C]) -> f32[16,L]
 //       Logits of the labels of 16 texts by the vectors of their first tokens: classifier(tanh(pooler.dense x)).
 // If there are several token types, @embed_N then has a fourth argument %types: i32[1,N], the row of wtt for each
-// token, by which the model tells the two texts of a pair apart. All other functions take row 0.
+// token, by which the model tells the two texts of a pair apart.
+// A model with model.labels = L > 0 learns the labels of texts, one text or pair a sequence. It has that classifier in
+// place of the head, no [MASK], and these functions of training:
+//   @forward(%x: i32[B,T], %y: i32[B,1], %documents: i64[B,T,2], %types: i32[B,T], %seq0: i64[]) -> f32[]
+//       Sum of the negative log likelihoods of the labels y, with dropout, also of what the pooler gives. The text of
+//       sequence b is tokens 0 to documents[b,0,1] - 1; tokens behind it are none: no token of the text sees them, and
+//       each is a document of its own.
+//   @eval(%x, %y, %documents, %types) -> f32[B,1], f32[B,1,L]
+//       The negative log likelihood of each label, and the logits of all, without dropout.
+// All other functions take row 0 of wtt.
 //
 // States. Parameters have Hugging Face's GPT-2 names without the leading "transformer."; a linear layer is [in,out], y
 // = x W + b. Attribute hf is the name in files: that of the first family of Hugging Face's that holds the model, with

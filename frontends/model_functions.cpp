@@ -15,7 +15,7 @@ namespace {
 
 // Streams of initial values count from 0 in the order of the states; those of dropout are far above.
 constexpr int64_t dropoutStreams = 1 << 20;
-enum DropoutSite { attentionSite, residualSite, mlpSite, sitesPerLayer };
+enum DropoutSite { attentionSite, residualSite, mlpSite, sitesPerLayer, poolerSite = mlpSite };
 
 /// Layer -1 stands for everything outside the layers.
 int64_t dropoutStream(int layer, DropoutSite site) { return dropoutStreams + (layer + 1) * sitesPerLayer + site; }
@@ -65,6 +65,30 @@ public:
     if (training)
       nll = b.value(OpKind::reduce_sum, {nll}, attrs({{"lead", int64_t(2)}, {"fold", fold}}));
     b.ret({nll});
+  }
+
+  void buildLabelLoss(int64_t batch, bool training) {
+    const Type tokens(DType::i32, {batch, c.blockSize});
+    Value *x = f->body.addArg(tokens, "x");
+    Value *y = f->body.addArg(Type(DType::i32, {batch, 1}), "y");
+    documents = f->body.addArg(Type(DType::i64, {batch, c.blockSize, 2}), "documents");
+    types = f->body.addArg(tokens, "types");
+    if (training)
+      seq0 = f->body.addArg(Type::scalar(DType::i64), "seq0");
+    dropping = training && c.dropout > 0;
+
+    Value *h = embed(x, nullptr);
+    for (int l = 0; l < c.nLayer; ++l)
+      h = layer(h, l, nullptr);
+    at("first");
+    h = slice(finalNorm(h), 1, 0, 1);  // [B,1,C]: rows of one token, so that sums over them are sequence by sequence
+    Value *logits = labelsOf(h);
+    at("loss");
+    Value *nll = b.value(OpKind::cross_entropy, {logits, y});
+    if (training)
+      b.ret({b.value(OpKind::reduce_sum, {nll}, attrs({{"lead", int64_t(2)}, {"fold", int64_t(1)}}))});
+    else
+      b.ret({nll, logits});
   }
 
   void buildCached(int64_t count, bool picks) {
@@ -118,15 +142,22 @@ public:
 
   void buildLabels() {
     Value *x = f->body.addArg(Type(DType::f32, {16, c.nEmbd}), "x");
-    at("pooler");
-    x = b.value(OpKind::tanh, {linear(x, "pooler.dense", true)});
-    at("classifier");
-    x = linear(x, "classifier", true);
+    x = labelsOf(x);
     at("");
     b.ret({x});
   }
 
 private:
+  /// Logits [..,L] of labels, by what the model gives for the first tokens of texts, [..,C].
+  Value *labelsOf(Value *x) {
+    at("pooler");
+    x = b.value(OpKind::tanh, {linear(x, "pooler.dense", true)});
+    at("pooler.drop");
+    x = dropout(x, -1, poolerSite);
+    at("classifier");
+    return linear(x, "classifier", true);
+  }
+
   /// The residual stream [t,C] behind all layers.
   Value *hidden(Value *tok, Value *pos) {
     const int64_t count = tok->type.dim(1);
@@ -380,15 +411,17 @@ private:
   Value *attention(Value *qkv, int l) {
     AttrMap a = attentionAttrs(l);
     a.set("causal", c.causal);
+    std::vector<Value *> operands = {qkv};
+    if (dropping) {
+      a.set("p", c.dropout);
+      a.set("stream", dropoutStream(l, attentionSite));
+      operands.insert(operands.end(), {read("rng_seed"), read("step"), seq0});
+    }
     if (documents) {
       a.set("documents", true);
-      return b.value(OpKind::attention, {qkv, documents}, a);
+      operands.push_back(documents);
     }
-    if (!dropping)
-      return b.value(OpKind::attention, {qkv}, a);
-    a.set("p", c.dropout);
-    a.set("stream", dropoutStream(l, attentionSite));
-    return b.value(OpKind::attention, {qkv, read("rng_seed"), read("step"), seq0}, a);
+    return b.value(OpKind::attention, operands, a);
   }
 
   Value *cachedAttention(Value *qkv, int l, Value *pos) {
@@ -480,6 +513,10 @@ private:
 
 void buildLoss(Module &m, const Config &config, const BuildOptions &options, const char *name, bool training) {
   FunctionBuilder(m, config, options, name).buildLoss(config.train.microBatch, training);
+}
+
+void buildLabelLoss(Module &m, const Config &config, const BuildOptions &options, const char *name, bool training) {
+  FunctionBuilder(m, config, options, name).buildLabelLoss(config.train.microBatch, training);
 }
 
 void buildCached(Module &m, const Config &config, const BuildOptions &options, const char *name, int64_t count,

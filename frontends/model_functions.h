@@ -9,6 +9,9 @@ namespace gptc {
 /// one for each target.
 void buildLoss(Module &m, const Config &config, const BuildOptions &options, const char *name, bool training);
 
+/// The same of a model with labels, with one target for each sequence; else it returns the logits, too.
+void buildLabelLoss(Module &m, const Config &config, const BuildOptions &options, const char *name, bool training);
+
 /// Adds the function `name` that processes `count` tokens through the KV cache and returns the logits behind one of
 /// them, with `picks` the one that an argument selects, and the token chosen by them.
 void buildCached(Module &m, const Config &config, const BuildOptions &options, const char *name, int64_t count,

@@ -34,7 +34,8 @@ json modelValues(const ModelConfig &model) {
   s.model = model;
   json values;
   for (const Setting &key : keysOf(s))
-    if (key.section() == "model" && key.leaf() != "preset" && key.leaf() != "init_from" && key.leaf() != "dropout")
+    if (key.section() == "model" && key.leaf() != "preset" && key.leaf() != "init_from" && key.leaf() != "dropout" &&
+        key.leaf() != "labels")  // which only a family's model has
       values[key.leaf()] = valueOf(key.member);
   return values;
 }

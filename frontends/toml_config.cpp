@@ -4,7 +4,10 @@
 #include "frontends/check_model.h"
 #include "frontends/config_reader.h"
 #include "frontends/gguf/gguf_model.h"
+#include "frontends/hf/values.h"
+#include "frontends/hf/write.h"
 #include "frontends/hf_families.h"
+#include "frontends/label_names.h"
 #include "frontends/read_settings.h"
 #include "ir/quantized.h"
 #include "support/files.h"
@@ -79,14 +82,15 @@ void checkModel(ConfigReader &r, ModelConfig &m, const RunSettings &run,
   bool readable = !run.tokenizer.empty() && (!written || fs::exists(run.tokenizer));
   if (readable) {
     try {
-      // An encoder's [MASK] is an additional token.
-      const int64_t tokens = tokenizerVocab(run.tokenizer), vocab = tokens + !m.causal;
+      // The [MASK] of an encoder that learns tokens is an additional one.
+      const bool masks = !m.causal && !m.labels;
+      const int64_t tokens = tokenizerVocab(run.tokenizer), vocab = tokens + masks;
       if (!written)
         m.vocabSize = vocab;
       else if (r.good("model.vocab_size") && vocab > m.vocabSize)
         r.complain("model.vocab_size", ErrorCode::ShapeMismatch,
                    fmt::format("a vocabulary of {} cannot hold the tokenizer's {} tokens{}", m.vocabSize, tokens,
-                               m.causal ? "" : " and [MASK], which causal = false needs"),
+                               masks ? " and [MASK], which causal = false needs" : ""),
                    fmt::format("must be at least {}", vocab), {"leave vocab_size out to take the tokenizer's"});
     } catch (const UserError &e) {
       for (const Diagnostic &d : e.diagnostics)
@@ -98,6 +102,55 @@ void checkModel(ConfigReader &r, ModelConfig &m, const RunSettings &run,
   } else if (!m.vocabSize && r.good("model.vocab_size") && r.good("data.tokenizer") && r.good("model.preset")) {
     r.missing("model.vocab_size", "write it, or name a tokenizer file as tokenizer in [data]");
   }
+}
+
+/// Reads the names of labels, whose number is the model's.
+void readLabels(ConfigReader &r, Config &c, bool forecast) {
+  int64_t &count = c.model.labels;
+  std::error_code e;
+  if (!c.data.labels.empty() && !(forecast && !fs::exists(c.data.labels, e))) {
+    try {
+      c.labels = readLabelNames(c.data.labels);
+    } catch (const UserError &error) {
+      for (const Diagnostic &d : error.diagnostics)
+        r.complain("data.labels", d.code, d.message, d.label, d.help);
+      return;
+    }
+    const int64_t named = int64_t(c.labels.size());
+    if (r.where("model.labels").line && r.good("model.labels") && count != named)
+      return r.complain("model.labels", ErrorCode::ShapeMismatch,
+                        fmt::format("model.labels = {}, and {} names {}", count, c.data.labels, named),
+                        fmt::format("must be {}{}", named, lineOf(r, "data.labels")), {"leave it out"});
+    count = named;
+  } else if (count > 1) {
+    c.labels = numberedLabels(size_t(count));
+  }
+  if (count == 1)
+    r.complain("model.labels", ErrorCode::OutOfRange, "model.labels = 1: a single label is always right",
+               "must be 0, or at least 2");
+}
+
+/// Checks that a model with labels has BERT's form, and what else is built for it.
+void checkLabels(ConfigReader &r, const Config &c) {
+  const ModelConfig &m = c.model;
+  if (!m.labels || r.complained())  // the model may be incomplete
+    return;
+  const char *const key = r.where("data.labels").line ? "data.labels" : "model.labels";
+  const hf::Family *bert = hf::findFamily("bert");
+  if (const std::vector<std::string> differing = hf::differingKeys(*bert, hf::valuesOf(m)); !differing.empty())
+    return r.complain(key, ErrorCode::NotBuiltYet,
+                      fmt::format("labels of texts are built for models of BERT's form, which this is not: {}",
+                                  fmt::join(differing, ", ")),
+                      "", {"begin with a BERT: `gptc import DIR --labels` writes its keys"});
+  if (namesCuda(c.compile.target))
+    return r.complain(key, ErrorCode::NotBuiltYet, "training with labels is built for CPUs", "",
+                      {"compile.target = \"cpu\" works"});
+  const TomlValue *tensor = r.get("parallel.tensor");
+  const bool open = tensor && std::holds_alternative<std::string>(tensor->value) && c.parallel.data > 1;
+  if (c.parallel.tensor != 1 || open)
+    return r.complain("parallel.tensor", ErrorCode::NotBuiltYet,
+                      "training with labels over parallel.tensor is not built yet", "",
+                      {"parallel.tensor = 1 works, with more ranks along parallel.data"});
 }
 
 /// Checks that imported weights are those of this model, including what their shapes do not show.
@@ -118,6 +171,13 @@ void compareWeights(ConfigReader &r, Config &c) {
   const HfComparison there = compareHfConfig(path.str(), c.model);
   for (const Diagnostic &d : there.differences)
     r.complain(key, d.code, d.message, d.label, d.help);
+  if (c.model.labels) {
+    std::string note;
+    for (const Diagnostic &d : compareLabels(path.str(), c.labels, note))
+      r.complain(key, d.code, d.message, d.label, d.help);
+    if (!note.empty())
+      c.warnings.push_back(note);
+  }
   // Our own checkpoint describes its model.
   if (!there.found && kind == "hf" && !fs::exists(fs::path(there.file).replace_filename("manifest.json")))
     c.warnings.push_back(
@@ -225,7 +285,8 @@ int64_t defaultFfnDim(const ModelConfig &m) {
 int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep, bool gpu) {
   const double heads =
       m.nHead ? double(m.nHead) * m.headSize() : double(m.nEmbd);  // of the width that is kept, a third is of attention
-  const double bytesPerToken = 4.0 * (m.nLayer * (16.0 * m.nEmbd + 8.0 * heads) + 2.0 * m.vocabSize);
+  const double logits = m.labels ? 0 : 2.0 * m.vocabSize;  // labels have a row of them for each sequence
+  const double bytesPerToken = 4.0 * (m.nLayer * (16.0 * m.nEmbd + 8.0 * heads) + logits);
   const double bytes = gpu ? 16.0 * (1 << 30) : 4.0 * (1 << 30);
   int64_t most = int64_t(std::min(gpu ? 32768.0 : 8192.0, bytes / bytesPerToken)) / m.blockSize;
   int64_t best = 1;
@@ -285,6 +346,7 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
     r.missing("data.train", "name a token file; `gptc data prepare` makes one from text");
   if (c.run.sampleEvery && c.run.tokenizer.empty())
     r.missing("data.tokenizer", "eval.sample_every needs it to turn tokens into text");
+  readLabels(r, c, forecast);
   checkModel(r, c.model, c.run, tokenizerVocab);
   checkCacheBlocks(r, c);
   checkTensor(r, c);
@@ -300,6 +362,7 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
     r.complain("eval.sample_prompt", ErrorCode::OutOfRange, "eval.sample_prompt is empty",
                "a model continues at least one token",
                {"eval.sample_prompt = \"\\n\" works, or eval.sample_every = 0"});
+  checkLabels(r, c);
   if (!forecast)
     compareWeights(r, c);
   r.finish();
@@ -322,6 +385,8 @@ std::vector<std::string> modelSettings(const Config &c) {
   // Values found in the tokenizer or chosen here.
   all.push_back(fmt::format("name={}", TomlValue{c.name, {}, {}}.text()));
   all.push_back(fmt::format("model.vocab_size={}", c.model.vocabSize));
+  if (c.model.labels)
+    all.push_back(fmt::format("model.labels={}", c.model.labels));
   all.push_back(fmt::format("train.micro_batch={}", c.train.microBatch));
   all.push_back(fmt::format("train.global_batch_tokens={}", c.train.globalBatchTokens));
   return all;

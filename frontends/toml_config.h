@@ -20,6 +20,8 @@ namespace gptc {
 
 struct Config : Settings {
   std::string file;
+  /// The names of model.labels: those that data.labels names, else LABEL_0, LABEL_1, ...
+  std::vector<std::string> labels;
   /// Values that are allowed but probably unintended, one line each.
   std::vector<std::string> warnings;
   /// The written keys with their locations, for later messages.

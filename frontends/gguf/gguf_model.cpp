@@ -176,7 +176,8 @@ KeyTexts keysOfModel(const ModelConfig &m) {
   s.model = resolved(m);
   KeyTexts texts;
   for (const Setting &row : keysOf(s))
-    if (row.section() == "model" && row.leaf() != "preset" && row.leaf() != "dropout" && row.leaf() != "init_from")
+    if (row.section() == "model" && row.leaf() != "preset" && row.leaf() != "dropout" && row.leaf() != "init_from" &&
+        row.leaf() != "labels")
       texts.emplace_back(row.leaf(), textOf(row.member));
   return texts;
 }

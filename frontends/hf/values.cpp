@@ -15,7 +15,8 @@ namespace {
 
 bool isKey(const Setting &s) {
   const std::string name = s.leaf();
-  return s.section() == "model" && name != "preset" && name != "init_from" && name != "dropout" && name != "bias";
+  return s.section() == "model" && name != "preset" && name != "init_from" && name != "dropout" && name != "bias" &&
+         name != "labels";
 }
 
 /// The value of a member; null if it is open.

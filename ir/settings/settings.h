@@ -85,6 +85,7 @@ struct ModelConfig {
   bool parallelResidual = false, sharedNorm = false;
   int64_t tokenTypes = 0;  // 0: no table of them
   bool headTransform = false;
+  int64_t labels = 0;  // default: as many as data.labels names, else 0
 
   /// Elements of a head; 0 while a size is missing.
   int64_t headSize() const { return headDim ? headDim : nHead ? nEmbd / nHead : 0; }
@@ -97,6 +98,11 @@ struct ModelConfig {
   bool gated() const { return activation >= Activation::swiglu; }
   /// The token [MASK] of an encoder: the last one, which text never contains.
   int64_t maskToken() const { return vocabSize - 1; }
+};
+
+/// [data] beyond what a run reads.
+struct DataConfig {
+  std::string labels;  // file of the names of labels, which a plan's config.json holds; "": none
 };
 
 struct TrainConfig {
@@ -171,6 +177,7 @@ struct Settings {
   std::string name;  // default: the file's name without .toml
   RunSettings run;
   ModelConfig model;
+  DataConfig data;
   TrainConfig train;
   OptimizerConfig optimizer;
   ParallelConfig parallel;
@@ -327,6 +334,10 @@ template <typename Table> void layerKeys(Table &key, ModelConfig &m) {
   key("model.head_transform", m.headTransform, Boolean{},
       "Whether a linear layer (its bias: mlp_bias), the activation, without its gate, and a norm stand before the "
       "classifier.");
+  key("model.labels", m.labels, Integer{0, 1 << 16},
+      "Labels of texts that a classifier in BERT's form tells, a pooler and a linear layer behind the first token, in "
+      "place of the head that names tokens. 0: none.",
+      Otherwise{"as many as data.labels names, else 0"});
   key("model.logit_softcap", m.logitSoftcap, Number{atLeast(0), atMost(1e9)},
       "c: logits l become c tanh(l / c). 0: they stay.");
 }
@@ -482,15 +493,19 @@ template <typename Table> void compileKeys(Table &key, CompileConfig &c) {
       "Seconds that autotune = \"search\" takes at most.");
 }
 
-template <typename Table> void dataKeys(Table &key, RunSettings &run) {
+template <typename Table> void dataKeys(Table &key, RunSettings &run, DataConfig &d) {
   using namespace values;
   key("data.train", run.trainData, Path{},
-      "Token files to train on, of nanoGPT or llm.c; globs are allowed. `gptc data prepare` makes them from text.",
+      "Token files to train on, of nanoGPT or llm.c, or files of texts with labels; globs are allowed. `gptc data "
+      "prepare` makes them from text.",
       Otherwise{"needed"}, InPlan{"train_data"});
   key("data.val", run.valData, Path{}, "Token files to evaluate on; globs are allowed.",
       Otherwise{"none: no evaluation"}, InPlan{"val_data"});
   key("data.tokenizer", run.tokenizer, Path{}, "tokenizer.json, for samples and for the size of the vocabulary.",
       Otherwise{"none: no samples"}, InPlan{"tokenizer"});
+  key("data.labels", d.labels, Path{},
+      "labels.json, the names of labels: trains a classifier of texts. `gptc data prepare --labels` makes it.",
+      Otherwise{"none"});
   key("data.parse_special", run.parseSpecial, Boolean{},
       "Whether control tokens such as <|im_end|> in the text of a prompt become their tokens. false: they are text "
       "like "
@@ -539,7 +554,7 @@ template <typename Table> void allKeys(Table &key, Settings &s) {
   precisionKeys(key, s.precision);
   parallelKeys(key, s.parallel);
   compileKeys(key, s.compile);
-  dataKeys(key, s.run);
+  dataKeys(key, s.run, s.data);
   runKeys(key, s.run);
 }
 

@@ -218,6 +218,8 @@ std::string planProblem(const Module &m) {
       range = next;
   if (range.empty() && hasFact<&BatchFacts::maskToken>(m))
     range = rangeProblem<&BatchFacts::maskToken>(m, fact<&ModelFacts::vocabSize>(m) - 1);
+  if (range.empty() && hasFact<&ModelFacts::labels>(m))
+    range = rangeProblem<&ModelFacts::labels>(m, big);
   if (!range.empty())
     return range;
   for (const auto &s : m.states)
@@ -267,11 +269,19 @@ static std::string signatureProblem(const Module &m, int64_t shards, int64_t acc
   // Loss, gradient norm, learning rate; with fp16 also the loss scale.
   const std::vector<Type> step(m.state("loss_scale") ? 4 : 3, scalar);
   const bool accumulates = accumulate > 1;
+  const int64_t B = fact<&BatchFacts::microBatch>(m), labels = fact<&ModelFacts::labels>(m);
+  std::vector<Type> batch = {tokens, tokens}, evaluated = {Type(DType::f32, {B, T})};
+  if (labels) {
+    batch = {tokens, Type(DType::i32, {B, 1}), Type(DType::i64, {B, T, 2}), tokens};
+    evaluated = {Type(DType::f32, {B, 1}), Type(DType::f32, {B, 1, labels})};
+  }
+  std::vector<Type> counted = batch;
+  counted.insert(counted.end(), {count, scalar});
   std::vector<Signature> signatures = {
-      {"train_step", !accumulates, {tokens, tokens, count, scalar}, step},
-      {"accumulate", accumulates, {tokens, tokens, count, scalar}, {}},
+      {"train_step", !accumulates, counted, step},
+      {"accumulate", accumulates, counted, {}},
       {"update", accumulates, {scalar}, step},
-      {"eval", false, {tokens, tokens}, {Type(DType::f32, {fact<&BatchFacts::microBatch>(m), T})}},
+      {"eval", false, batch, evaluated},
       {"decode", false, {Type(DType::i32, {1, 1}), count}, {logits}},
       {"prefill", false, {Type(DType::i32, {1, std::max<int64_t>(1, P)}), count}, {logits}}};
   if (P > 1)
@@ -343,9 +353,10 @@ double flopsPerToken(const Module &m) {
   // An embedding that is not also the classifier is looked up, not multiplied.
   const State *embedding = m.state("wte.weight"), *classifier = m.state("lm_head.weight"),
               *types = m.state("wtt.weight");
-  const double lookedUp = (embedding && classifier ? double(wholeType(*embedding).elements()) : 0) +
-                          (types ? double(wholeType(*types).elements()) : 0);
   const auto model = factsOf<ModelFacts>(m);
+  const double lookedUp =
+      (embedding && (classifier || model.labels) ? double(wholeType(*embedding).elements()) : 0) +
+      (types ? double(wholeType(*types).elements()) : 0);
   return 6.0 * (double(parameterCount(m, true)) - lookedUp) + attentionFlopsPerToken(model);
 }
 

@@ -1,0 +1,334 @@
+#include "frontends/label_prepare.h"
+
+#include "frontends/hf_text_form.h"
+#include "frontends/label_names.h"
+#include "frontends/labelled_texts.h"
+#include "frontends/tokenizer/tokenizer.h"
+#include "ir/random.h"
+#include "support/atomic_file.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/labelled_file.h"
+#include "support/words.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+#include <map>
+#include <optional>
+
+namespace gptc {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "files of texts are little-endian");
+
+constexpr int64_t kUsualContext = 512;
+constexpr uint32_t kSplitStream = 0xDA7A0008;  // of the texts to validate on, far from those of other uses
+
+template <typename T> std::string_view bytesOf(const std::vector<T> &values) {
+  return {reinterpret_cast<const char *>(values.data()), values.size() * sizeof(T)};
+}
+
+/// Writes a file of texts; labels may get other numbers at its end.
+class LabelWriter {
+public:
+  explicit LabelWriter(const std::string &path) : file(path) {
+    file.append(std::string(size_t(LabelledHeader::kBytes), '\0'));
+  }
+
+  void append(const TypedText &text, int32_t label) {
+    for (size_t i = 0; i < text.tokens.size(); ++i)
+      pending.push_back(uint32_t(text.tokens[i]) | uint32_t(text.types[i]) << LabelledHeader::kTypeShift);
+    header.tokens += int64_t(text.tokens.size());
+    header.longest = std::max(header.longest, int32_t(text.tokens.size()));
+    ends.push_back(header.tokens);
+    labels.push_back(label);
+    if (pending.size() > kPending)
+      flush();
+  }
+
+  int64_t texts() const { return int64_t(labels.size()); }
+  int64_t tokens() const { return header.tokens; }
+
+  /// `numberOf` has the final number of each label.
+  void finish(const std::vector<std::string> &names, const std::vector<int32_t> &numberOf) {
+    for (int32_t &label : labels)
+      label = numberOf[size_t(label)];
+    flush();
+    const std::string json = textOfLabels(names);
+    header.texts = texts();
+    header.nameBytes = int64_t(json.size());
+    header.labels = int32_t(names.size());
+    file.append(std::string(size_t(header.endsAt() - (header.tokensAt() + 4 * header.tokens)), '\0'));
+    file.append(bytesOf(ends));
+    file.append(bytesOf(labels));
+    file.append(json);
+    file.writeAt(0, {reinterpret_cast<const char *>(&header), sizeof header});
+    file.finish();
+  }
+  std::vector<int64_t> counts(size_t of) const {
+    std::vector<int64_t> n(of);
+    for (const int32_t label : labels)
+      ++n[size_t(label)];
+    return n;
+  }
+  void commit() { file.commit(); }
+
+private:
+  static constexpr size_t kPending = 1 << 18;
+  void flush() {
+    file.append(bytesOf(pending));
+    pending.clear();
+  }
+  AtomicFile file;
+  LabelledHeader header;
+  std::vector<uint32_t> pending;
+  std::vector<int64_t> ends;
+  std::vector<int32_t> labels;
+};
+
+bool isNumber(const std::string &label) {
+  return !label.empty() && label.size() < 9 && llvm::all_of(label, llvm::isDigit) &&
+         (label == "0" || label[0] != '0');
+}
+
+/// The numbers of labels: given, or in the order in which they appear until settle() is called.
+class LabelNumbers {
+public:
+  explicit LabelNumbers(const std::string &option) {
+    if (option == "auto")
+      return;
+    std::error_code e;
+    if (fs::exists(option, e)) {
+      names = readLabelNames(option);
+    } else {
+      for (const llvm::StringRef name : llvm::split(option, ','))
+        names.push_back(name.str());
+      if (const std::string why = problemOfLabels(names); !why.empty())
+        throw UserError(ErrorCode::Usage, fmt::format("--labels {}: {}", option, why),
+                        "auto, names such as bad,good, a labels.json, or a folder with a classifier");
+    }
+    number();
+    isOpen = false;
+  }
+
+  bool open() const { return isOpen; }
+  const std::vector<std::string> &all() const { return names; }
+
+  /// The number of a label; while the names are open, a new one for a new label. nullopt for one that has no number.
+  std::optional<int32_t> of(const std::string &label) {
+    if (const auto it = byName.find(label); it != byName.end())
+      return it->second;
+    if (isOpen && names.size() < kMostLabels) {
+      names.push_back(label);
+      return byName[label] = int32_t(names.size() - 1);
+    }
+    if (isOpen || !isNumber(label) || size_t(std::stoll(label)) >= names.size())
+      return std::nullopt;
+    return int32_t(std::stoll(label));
+  }
+
+  /// Settles the names by those that have appeared; no other may then. Returns the numbers of these.
+  std::vector<int32_t> settle() {
+    std::vector<int32_t> numberOf;
+    if (!isOpen) {
+      for (size_t i = 0; i < names.size(); ++i)
+        numberOf.push_back(int32_t(i));
+      return numberOf;
+    }
+    const std::vector<std::string> appeared = names;
+    const bool numbers = llvm::all_of(appeared, isNumber);
+    if (numbers) {
+      int64_t most = 0;
+      for (const std::string &label : appeared)
+        most = std::max<int64_t>(most, std::stoll(label));
+      if (most >= int64_t(kMostLabels))
+        throw UserError(ErrorCode::DataInvalid, fmt::format("the label {} is beyond {}", most, kMostLabels - 1),
+                        "number labels from 0 on, or name them: --labels");
+      names = numberedLabels(size_t(most) + 1);
+    } else {
+      llvm::sort(names);
+    }
+    if (const std::string why = problemOfLabels(names); !why.empty())
+      throw UserError(ErrorCode::DataInvalid, fmt::format("the training texts: {}", why),
+                      "texts of two labels at least are needed");
+    number();
+    isOpen = false;
+    for (const std::string &label : appeared)
+      numberOf.push_back(numbers ? int32_t(std::stoll(label)) : byName.at(label));
+    return numberOf;
+  }
+
+private:
+  void number() {
+    byName.clear();
+    for (size_t i = 0; i < names.size(); ++i)
+      byName[names[i]] = int32_t(i);
+  }
+  std::vector<std::string> names;
+  std::map<std::string, int32_t> byName;
+  bool isOpen = true;
+};
+
+void requireFit(const PrepareOptions &o) {
+  const llvm::StringRef t = o.tokenizer;
+  auto usage = [](const std::string &what, const std::string &help) { throw UserError(ErrorCode::Usage, what, help); };
+  if (t == "char" || t == "byte" || t.starts_with("bpe:") || t.starts_with("gpt2:"))
+    usage(fmt::format("--tokenizer {}: a classifier begins with a model, whose tokenizer reads its texts", o.tokenizer),
+          "name its tokenizer.json");
+  if (o.format != "nanogpt")
+    usage(fmt::format("--format {}: texts with labels have a form of their own", o.format), "leave it out");
+  if (o.addSpecial)
+    usage("--add-special: texts with labels have the tokens around them in any case", "leave it out");
+  if (!(o.valFraction >= 0 && o.valFraction < 1))
+    usage(fmt::format("--val-fraction {} is out of range", o.valFraction), "at least 0 and below 1");
+  if (std::count(o.files.begin(), o.files.end(), "-") + std::count(o.valFiles.begin(), o.valFiles.end(), "-") > 1)
+    usage("standard input (-) is named twice", "name it once");
+}
+
+class LabelPreparation {
+public:
+  explicit LabelPreparation(const PrepareOptions &o)
+      : options(o), numbers(o.labels), tokenizer(Tokenizer::load(o.tokenizer)) {
+    if (!o.key.empty())
+      keys.text = o.key;
+    if (!o.pairKey.empty())
+      keys.pair = o.pairKey;
+    if (!o.labelKey.empty())
+      keys.label = o.labelKey;
+    const fs::path folder = fs::path(o.tokenizer).parent_path();
+    form = readHfTextForm(folder.empty() ? "." : folder.string());
+    form.parseSpecial = o.parseSpecial;
+    const int64_t context = o.context ? o.context : kUsualContext;
+    form.most = form.most ? std::min(form.most, context) : context;
+    if (tokenizer.vocabSize() > LabelledHeader::kMostIds)
+      throw UserError(ErrorCode::NotBuiltYet,
+                      fmt::format("a vocabulary of {} tokens with labels", tokenizer.vocabSize()),
+                      fmt::format("{} is the most", LabelledHeader::kMostIds));
+    CorpusOptions all;
+    all.files = o.files;
+    all.files.insert(all.files.end(), o.valFiles.begin(), o.valFiles.end());
+    bytes = sizeOfFiles(all);
+  }
+
+  LabelResult run() {
+    makeFolder(options.outDir);
+    const std::string trainPath = options.outDir + "/train.bin", valPath = options.outDir + "/val.bin";
+    LabelWriter trainFile(trainPath), valFile(valPath);
+    const bool splits = options.valFiles.empty() && options.valFraction > 0;
+    read(options.files, trainFile, result.train, splits ? &valFile : nullptr, result.val);
+    if (!trainFile.texts())
+      throw UserError(ErrorCode::DataInvalid, "no text is left to train on",
+                      "give more texts or a smaller --val-fraction");
+    const std::vector<int32_t> numberOf = numbers.settle();
+    read(options.valFiles, valFile, result.val, nullptr, result.val);
+    result.tokenizer = tokenizer.describe();
+    result.names = numbers.all();
+    result.context = form.most;
+    std::vector<int32_t> same(result.names.size());
+    for (size_t i = 0; i < same.size(); ++i)
+      same[i] = int32_t(i);
+    trainFile.finish(result.names, numberOf);
+    valFile.finish(result.names, splits ? numberOf : same);
+    AtomicFile tokenizerFile(options.outDir + "/" + tokenizer.file().name), namesFile(options.outDir + "/labels.json");
+    tokenizerFile.append(tokenizer.file().content);
+    namesFile.append(textOfLabels(result.names));
+    for (AtomicFile *f : {&tokenizerFile, &namesFile})
+      f->finish();
+    say(result.train, trainFile);
+    say(result.val, valFile);
+    trainFile.commit();
+    if (valFile.texts()) {
+      valFile.commit();
+    } else {
+      std::error_code ignored;  // one of an earlier run would have other labels
+      fs::remove(valPath, ignored);
+    }
+    for (AtomicFile *f : {&tokenizerFile, &namesFile})
+      f->commit();
+    return std::move(result);
+  }
+
+private:
+  void say(LabelledSplit &split, const LabelWriter &file) const {
+    split.texts = file.texts();
+    split.tokens = file.tokens();
+    split.counts = file.counts(result.names.size());
+  }
+
+  /// Encodes the texts of files into `file`, and some of them into `other`, if that is not null.
+  void read(const std::vector<std::string> &files, LabelWriter &file, LabelledSplit &split, LabelWriter *other,
+            LabelledSplit &otherSplit) {
+    const RandomKey key = randomKey(0, 0, kSplitStream, 0);
+    for (const std::string &name : files) {
+      LabelledReader reader(name, keys);
+      LabelledText text;
+      while (reader.next(text)) {
+        const bool validates = other && randomUniform(key, uint64_t(number++)) < options.valFraction;
+        add(reader.placeOf(text.line), text, validates ? *other : file, validates ? otherSplit : split);
+        if (options.progress)
+          options.progress({"encoding", done + reader.consumed(), bytes});
+      }
+      done += reader.consumed();
+    }
+  }
+
+  void add(const std::string &place, const LabelledText &text, LabelWriter &file, LabelledSplit &split) {
+    const std::optional<int32_t> label = numbers.of(text.label);
+    if (!label && numbers.open())
+      throw UserError(ErrorCode::DataInvalid, fmt::format("{}: more than {} labels", place, kMostLabels),
+                      "is the label in another member or column? --label-key names it");
+    if (!label)
+      throw UserError(ErrorCode::DataInvalid,
+                      fmt::format("{}: the label \"{}\" is neither a name of a label nor its number", place, text.label),
+                      fmt::format("labels are {}", shown(numbers.all())));
+    TypedText typed;
+    try {
+      typed = typedText(tokenizer, text.text, text.pair, form);
+    } catch (const UserError &e) {
+      const ErrorCode code = e.diagnostics[0].code;
+      if (code == ErrorCode::Usage || code == ErrorCode::NotBuiltYet)
+        throw;
+      throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", place, e.diagnostics[0].message));
+    }
+    if (typed.tokens.empty())
+      throw UserError(ErrorCode::DataInvalid, fmt::format("{}: the text has no tokens", place), "leave it out");
+    if (llvm::any_of(typed.types, [](int32_t t) { return t < 0 || t >= LabelledHeader::kMostTypes; }))
+      throw UserError(ErrorCode::NotBuiltYet,
+                      fmt::format("{}: a tokenizer of more than {} types of tokens", place, LabelledHeader::kMostTypes));
+    split.cut += typed.isCut;
+    file.append(typed, *label);
+  }
+
+  static std::string shown(const std::vector<std::string> &names) {
+    constexpr size_t most = 16;
+    if (names.size() <= most)
+      return quotedList(names);
+    const std::vector<std::string> first(names.begin(), names.begin() + most);
+    return fmt::format("\"{}\" and {} more", fmt::join(first, "\", \""), names.size() - most);
+  }
+
+  const PrepareOptions &options;
+  LabelNumbers numbers;
+  const Tokenizer tokenizer;
+  LabelledKeys keys;
+  TextForm form;
+  LabelResult result;
+  int64_t number = 0;           // of the next text
+  int64_t done = 0, bytes = 0;  // of the files
+};
+
+}  // namespace
+
+LabelResult prepareLabels(const PrepareOptions &options) {
+  requireFit(options);
+  return LabelPreparation(options).run();
+}
+
+}  // namespace gptc

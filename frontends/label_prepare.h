@@ -1,0 +1,38 @@
+// Converts texts with labels to files of them (support/labelled_file.h): `gptc data prepare --labels`.
+#pragma once
+
+#include "frontends/data_prepare.h"
+
+namespace gptc {
+
+struct LabelledSplit {
+  int64_t texts = 0, tokens = 0;
+  int64_t cut = 0;              // texts that were longer than the context
+  std::vector<int64_t> counts;  // texts of each label
+};
+
+struct LabelResult {
+  std::string tokenizer;  // as Tokenizer::describe
+  std::vector<std::string> names;
+  LabelledSplit train, val;
+  int64_t context = 0;  // tokens of the longest text there may be
+};
+
+/// Writes train.bin, val.bin (if there are texts to validate on), labels.json and the tokenizer's file into outDir, each
+/// completely or not at all, and none if one of them fails.
+///
+/// Files are JSON lines (*.jsonl, *.ndjson, standard input), objects with the members `text`, `label` and, of a pair,
+/// `text_pair`; or *.csv (RFC 4180) and *.tsv (without quotes), whose first line names columns so; .gz and .zst are
+/// read, too. options.key, pairKey and labelKey call them otherwise, and other members and columns are passed over. A
+/// label is a name, or else its number. options.labels names them in the order of their numbers: "auto", those of the
+/// training texts, in the order of their bytes, or if all are numbers LABEL_0, LABEL_1, ...; "a,b"; a labels.json; or a
+/// folder with a classifier. Without valFiles each text is validated on with probability valFraction, whatever the
+/// others are.
+///
+/// Texts become the tokens that transformers' tokenizer gives them with truncation=True (frontends/hf_text_form.h).
+/// Throws UserErrors: Usage for options that say nothing of texts with labels, FileMissing, Unwritable, DiskFull;
+/// DataInvalid with file and line for a line that is no such object or row, for an empty text, and for a label that is
+/// none of the names; and those of readLabelNames and typedText.
+LabelResult prepareLabels(const PrepareOptions &options);
+
+}  // namespace gptc
