@@ -2,6 +2,7 @@
 
 #include "frontends/hf/read.h"
 #include "frontends/hf/write.h"
+#include "frontends/label_names.h"
 #include "frontends/own_config.h"
 #include "support/files.h"
 #include "support/json.h"
@@ -111,15 +112,31 @@ void settleBiases(ModelConfig &m) {
       own->reset();
 }
 
+/// Makes it the description of a classifier of texts, of which transformers has one for each encoder.
+void writeLabels(const std::vector<std::string> &labels, nlohmann::ordered_json &config) {
+  nlohmann::ordered_json byNumber = nlohmann::ordered_json::object(), byName = byNumber;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    byNumber[std::to_string(i)] = labels[i];
+    byName[labels[i]] = i;
+  }
+  config["architectures"] = {"BertForSequenceClassification"};
+  config["id2label"] = std::move(byNumber);
+  config["label2id"] = std::move(byName);
+  config["problem_type"] = "single_label_classification";
+}
+
 }  // namespace
 
-HfDescription describeForHf(const ModelConfig &model, const std::string &dtype, const HfTokens &tokens) {
+HfDescription describeForHf(const ModelConfig &model, const std::string &dtype, const HfTokens &tokens,
+                            const std::vector<std::string> &labels) {
   const hf::ModelValues values = hf::valuesOf(model);
   HfDescription d;
   for (const hf::Family &f : hf::families()) {
     std::vector<std::string> differing = hf::differingKeys(f, values);
     if (differing.empty()) {
       nlohmann::ordered_json config = hf::write(f, values, model.dropout);
+      if (model.labels)
+        writeLabels(labels.empty() ? numberedLabels(size_t(model.labels)) : labels, config);
       writeTokens(tokens, config);
       // transformers 4 reads the first, transformers 5 the second.
       config["torch_dtype"] = dtype;

@@ -34,8 +34,10 @@ struct HfDescription {
   std::string config;
 };
 
-/// `dtype`: of the weights beside it, as PyTorch calls it: "float32".
-HfDescription describeForHf(const ModelConfig &model, const std::string &dtype, const HfTokens &tokens);
+/// `dtype`: of the weights beside it, as PyTorch calls it: "float32". `labels`: the names of model.labels; none:
+/// LABEL_0, LABEL_1, ...
+HfDescription describeForHf(const ModelConfig &model, const std::string &dtype, const HfTokens &tokens,
+                            const std::vector<std::string> &labels = {});
 
 /// The [model] that the config.json in folder `dir` describes: sizes as they are there, and block_size as the number of
 /// its positions, or what [model] takes at most; `context` gets that number. Throws UserError with every problem:

@@ -219,13 +219,14 @@ ModelTokens modelTokens(const std::string &file, const Tokenizer &tokenizer) {
   return out;
 }
 
-HfFolder describeFolder(const ModelConfig &model, const std::string &tokenizer) {
+HfFolder describeFolder(const ModelConfig &model, const std::string &tokenizer,
+                        const std::vector<std::string> &labels) {
   HfFolder folder;
   std::optional<Tokens> tokens;
   if (!tokenizer.empty())
     tokens.emplace(tokenizer);
   const HfTokens ids = tokens ? tokens->ids : HfTokens();
-  HfDescription d = describeForHf(model, "float32", ids);
+  HfDescription d = describeForHf(model, "float32", ids, labels);
   folder.files["config.json"] = std::move(d.config);
   folder.differing = std::move(d.differing);
   json generation;

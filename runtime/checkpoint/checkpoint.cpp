@@ -6,6 +6,7 @@
 #include "runtime/checkpoint/checkpoint_saver.h"
 #include "runtime/checkpoint/file_layout.h"
 #include "runtime/checkpoint/gguf_weights.h"
+#include "runtime/checkpoint/new_layers.h"
 #include "runtime/checkpoint/places.h"
 #include "runtime/checkpoint/quantized_weights.h"
 #include "runtime/checkpoint/state.h"
@@ -659,9 +660,9 @@ std::vector<std::string> weightFiles(const std::string &folder) {
 }
 
 /// Checks the tensors of a model's parameters in `file`, by its headers alone or, for tensors that are in no parameter,
-/// by their content.
-static void checkTensors(const Module &m, const std::string &path, const TensorFiles &file, bool headersOnly,
-                         const std::string &remedy) {
+/// by their content. With `begins` it returns the parameters that are in no file and may be so.
+static std::vector<const State *> checkTensors(const Module &m, const std::string &path, const TensorFiles &file,
+                                               bool headersOnly, const std::string &remedy, bool begins) {
   std::set<std::string> taken;
   std::vector<std::string> missing;
   bool onlyHead = true;  // what is missing
@@ -679,6 +680,7 @@ static void checkTensors(const Module &m, const std::string &path, const TensorF
     for (const TensorInfo *t : tensors.found())
       taken.insert(t->name);
   }
+  const std::vector<const State *> fresh = begins ? takeNewLayers(m, file, missing) : std::vector<const State *>();
   if (!missing.empty())
     doesNotFit(path,
                fmt::format(": {}", missing.size() > 1 ? fmt::format("tensors {} are missing", joined(missing))
@@ -697,14 +699,15 @@ static void checkTensors(const Module &m, const std::string &path, const TensorF
   if (!left.empty())
     doesNotFit(path, fmt::format(", which has no place for tensor{} {}", left.size() > 1 ? "s" : "", joined(left)),
                remedy);
+  return fresh;
 }
 
-bool checkWeights(const Module &m, const std::string &path, const std::string &remedy) {
+bool checkWeights(const Module &m, const std::string &path, const std::string &remedy, bool begins) {
   if (isGguf(path))
     return checkGguf(m, path, remedy);
   std::error_code e;
   const TensorFiles file(fs::is_directory(path, e) ? weightFiles(path) : std::vector{path});
-  checkTensors(m, path, file, true, remedy);
+  checkTensors(m, path, file, true, remedy, begins);
   return llvm::any_of(savedStates(m, true), [&](const State *s) {
     return s->type.rank() > 1 && s->name != "wpe.weight" &&
            llvm::any_of(StateTensors(*s, file, true).found(), [](const TensorInfo *t) { return sizeOf(t->dtype) > 2; });
@@ -717,9 +720,12 @@ static int64_t numberOf(llvm::StringRef text) {
   return text.getAsInteger(10, n) ? 0 : n;
 }
 
-void loadWeights(Executor &executor, const std::string &path, const ModelIdentity &model) {
-  if (isGguf(path))
-    return loadGguf(executor, path);
+/// The parameters that keep their values, as they may with `begins`.
+static std::vector<const State *> load(Executor &executor, const std::string &path, ModelIdentity model, bool begins) {
+  if (isGguf(path)) {
+    loadGguf(executor, path);
+    return {};
+  }
   std::error_code e;
   const bool folder = fs::is_directory(path, e);
   if (folder) {
@@ -733,6 +739,8 @@ void loadWeights(Executor &executor, const std::string &path, const ModelIdentit
       } catch (const json::exception &x) {
         throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: manifest.json: {}", path, x.what()));
       }
+    if (begins && !there.keys.count(FactAt<&ModelFacts::labels>::name))
+      model.keys.erase(FactAt<&ModelFacts::labels>::name);  // it learns them from here on
     // Of a table of positions the first rows are taken.
     if (const auto [here, longer] = std::pair(model.keys.find("block_size"), there.keys.find("block_size"));
         here != model.keys.end() && longer != there.keys.end() && numberOf(longer->second) > numberOf(here->second))
@@ -743,12 +751,27 @@ void loadWeights(Executor &executor, const std::string &path, const ModelIdentit
                       remedy);
   }
   const TensorFiles file(folder ? weightFiles(path) : std::vector{path});
-  checkTensors(executor.planned(), path, file, false,
-               "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
+  const std::vector<const State *> fresh =
+      checkTensors(executor.planned(), path, file, false,
+                   "the sizes in [model] (and bias, tie_embeddings) must be those of the weights", begins);
   const QuantizedWeights few(executor.planned());
   for (const State *s : savedStates(executor.planned(), true))
-    readState(executor, few, *s, StateTensors(*s, file, true));
+    if (!llvm::is_contained(fresh, s))
+      readState(executor, few, *s, StateTensors(*s, file, true));
   fillCopies(executor);
+  return fresh;
+}
+
+void loadWeights(Executor &executor, const std::string &path, const ModelIdentity &model) {
+  load(executor, path, model, false);
+}
+
+std::vector<std::string> beginWithWeights(Executor &executor, const std::string &path, const ModelIdentity &model) {
+  std::vector<std::string> notes;
+  for (const State *s : load(executor, path, model, true))
+    if (llvm::StringRef name = s->name; name.consume_back(".weight"))
+      notes.push_back(fmt::format("{} has no {}: it begins at random", path, name.str()));
+  return notes;
 }
 
 }  // namespace gptc

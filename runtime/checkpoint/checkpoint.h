@@ -128,8 +128,9 @@ std::vector<std::string> weightFiles(const std::string &folder);
 
 /// Checks by their headers alone that the weights at `path`, as loadWeights takes them, are those of a model, a module
 /// in any phase: names, dtypes and shapes of all tensors. Returns whether a matrix, but for the table of positions, has
-/// more than 16 bits. Throws what loadWeights throws, with `remedy` as the fix of what does not fit.
-bool checkWeights(const Module &model, const std::string &path, const std::string &remedy);
+/// more than 16 bits. Throws what loadWeights throws, with `remedy` as the fix of what does not fit. `begins`: the
+/// classifier of labels may be missing, as for beginWithWeights.
+bool checkWeights(const Module &model, const std::string &path, const std::string &remedy, bool begins = false);
 
 /// Loads parameters from a GGUF file (runtime/checkpoint/gguf_weights.h), a safetensors file, a folder with one, or
 /// several files with Hugging Face's index. Names may begin with "transformer."; dtypes are f32, bf16 or f16. Throws
@@ -137,5 +138,9 @@ bool checkWeights(const Module &model, const std::string &path, const std::strin
 /// that has no place in the model and that changes its meaning, or a checkpoint of CheckpointStore whose keys of
 /// [model] differ from `model`'s.
 void loadWeights(Executor &executor, const std::string &path, const ModelIdentity &model);
+
+/// The same for a run that begins: of a model with labels the layers pooler.dense and classifier keep the values that
+/// they have where the files lack them, weight and bias. Returns a line for the user on each of those.
+std::vector<std::string> beginWithWeights(Executor &executor, const std::string &path, const ModelIdentity &model);
 
 }  // namespace gptc

@@ -3,6 +3,7 @@
 #include "ir/random.h"
 #include "runtime/data/masking.h"
 #include "support/diagnostics.h"
+#include "support/labelled_file.h"
 
 #include <algorithm>
 #include <bit>
@@ -21,7 +22,13 @@ constexpr size_t kHeaderBytes = 1024;
 constexpr int64_t kPiece = 1 << 20;  // tokens per read when all are read
 constexpr int32_t kLlmcMagic = 20240520, kLlmcVersion = 1, kLlmcWideMagic = 20240801, kLlmcWideVersion = 7;
 
-std::vector<std::string> matches(const std::string &pattern, const std::string &key) {
+[[noreturn]] void invalid(const std::string &path, const std::string &what, const std::string &help) {
+  throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", path, what), help);
+}
+
+}  // namespace
+
+std::vector<std::string> filesOf(const std::string &pattern, const std::string &key) {
   struct stat st{};
   if (::stat(pattern.c_str(), &st) == 0)
     return {pattern};  // a file name may contain [ or *
@@ -36,20 +43,13 @@ std::vector<std::string> matches(const std::string &pattern, const std::string &
   return r;
 }
 
-/// The path relative to the folder in the pattern, which stays the same if the data is moved.
-std::string nameOf(const std::string &path, const std::string &pattern) {
+std::string nameInPattern(const std::string &path, const std::string &pattern) {
   const size_t special = path == pattern ? pattern.size() : pattern.find_first_of("*?[\\");
   const size_t slash = pattern.rfind('/', special);
   const llvm::StringRef folder = llvm::StringRef(pattern).take_front(slash == std::string::npos ? 0 : slash + 1);
   llvm::StringRef name = path;
   return name.consume_front(folder) ? name.str() : path;
 }
-
-[[noreturn]] void invalid(const std::string &path, const std::string &what, const std::string &help) {
-  throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", path, what), help);
-}
-
-}  // namespace
 
 Permutation::Permutation(int64_t n, uint64_t seed, uint64_t epoch) : n(n), seed(seed), epoch(epoch) {
   unsigned bits = n > 1 ? std::bit_width(uint64_t(n - 1)) : 1;
@@ -75,8 +75,8 @@ int64_t Permutation::operator()(int64_t index) const {
 TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t vocab, int64_t blockSize,
                      int64_t minTokens, int64_t maskToken)
     : vocab(vocab), T(blockSize), maskToken(maskToken) {
-  for (const std::string &path : matches(pattern, key)) {
-    File f{path, nameOf(path, pattern), std::make_unique<InputFile>(path, key), 0, 2, 0, epochWindows, allWindows, 0, 0,
+  for (const std::string &path : filesOf(pattern, key)) {
+    File f{path, nameInPattern(path, pattern), std::make_unique<InputFile>(path, key), 0, 2, 0, epochWindows, allWindows, 0, 0,
            0};
     readFormat(f);
     if (f.count < minTokens)
@@ -122,6 +122,9 @@ void TokenData::readFormat(File &f) {
               again);
     return;
   }
+  if (magic == LabelledHeader::kMagic)
+    invalid(f.path, "a file of texts with labels, which only a classifier learns",
+            "name its labels.json: data.labels, or prepare the data without --labels");
   if (std::memcmp(header, "\x93NUMPY", 6) == 0)
     invalid(f.path, "an array of NumPy's, with a header",
             "write its elements alone, as 16-bit numbers: array.astype('uint16').tofile(FILE)");
@@ -295,6 +298,11 @@ int64_t TokenData::evalWindow(int64_t w, int32_t *x, int32_t *y) const {
     targets = maskTokens(key, targets, int32_t(maskToken), x + before, y + before);
   }
   return targets;
+}
+
+void TokenData::emptyRow(const SequenceRow &row) const {
+  std::fill_n(row.x, T, 0);
+  std::fill_n(row.y, T, -1);
 }
 
 std::string TokenData::sampledFingerprint() const {

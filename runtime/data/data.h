@@ -13,6 +13,7 @@
 // runs.
 #pragma once
 
+#include "runtime/data/training_data.h"
 #include "support/files.h"
 
 #include <atomic>
@@ -36,7 +37,7 @@ private:
   unsigned halfBits;
 };
 
-class TokenData {
+class TokenData final : public TrainingData {
 public:
   /// Opens every file that `pattern` (a path or glob) names. `key`: the key of model.toml, for messages. `maskToken`:
   /// an encoder's [MASK], the last id of the vocabulary; -1 for a decoder. Throws UserErrors FileMissing, and
@@ -49,43 +50,29 @@ public:
   /// Writes training window g: x[T] and its targets y[T], -1 for none. Throws UserError(TokenOutOfRange), naming file
   /// and position, or DataInvalid if a file has become shorter.
   void window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const;
-  /// Number of targets in windows first ... first + count - 1.
-  int64_t targets(uint64_t seed, int64_t first, int64_t count) const;
+  void trainingRow(uint64_t seed, int64_t g, const SequenceRow &row) const override { window(seed, g, row.x, row.y); }
+  int64_t targets(uint64_t seed, int64_t first, int64_t count) const override;
 
   /// Number of consecutive, non-overlapping windows that cover the set, including a partial last window per file.
-  int64_t evalWindows() const { return allWindows; }
+  int64_t evalWindows() const override { return allWindows; }
   /// Writes window i of those and returns its number of targets. A partial window is filled with targets of -1: a
   /// decoder's with token 0 after the text, where it cannot see it; an encoder's with the preceding text and, if the
   /// file is shorter than a window, [MASK] after it.
   int64_t evalWindow(int64_t i, int32_t *x, int32_t *y) const;
-  /// Number i of `count` <= evalWindows() of those that are spread evenly.
-  int64_t spreadWindow(int64_t i, int64_t count) const {  // floor(i all / count) without overflow
-    return allWindows / count * i + allWindows % count * i / count;
-  }
-  /// Checks all tokens of the set now. Throws UserError(TokenOutOfRange).
-  void checkTokens() const;
+  int64_t evalRow(int64_t i, const SequenceRow &row) const override { return evalWindow(i, row.x, row.y); }
+  void emptyRow(const SequenceRow &row) const override;
+  void checkTokens() const override;
 
-  /// Throws UserError(DataInvalid) if the beginning of a file without header shows tokens of 32 or 64 bits.
-  void requireNarrowTokens() const;
+  void requireNarrowTokens() const override;
 
-  // For the fingerprint of the set (runtime/data/data_print.h); `i` numbers the files.
-  size_t fileCount() const { return files.size(); }
-  /// Full paths; and names relative to the folder in the pattern.
-  std::vector<std::string> paths() const, names() const;
-  int64_t tokens(size_t i) const { return files[i].count; }
-  FileStamp stamp(size_t i) const { return files[i].file->stamp(); }
-  struct Content {
-    std::string hash;  // BLAKE3 of all tokens
-    uint32_t largest = 0;
-  };
-  /// Reads all of file i; stops early if `givenUp`. Throws UserError(DataInvalid).
-  Content content(size_t i, const std::atomic<bool> &givenUp) const;
-  /// Throws UserError(TokenOutOfRange), naming the first such token, if the file's largest token exceeds the
-  /// vocabulary.
-  void requireLargest(size_t i, uint32_t largest) const;
-
-  /// A hash of sizes and sampled content, as in checkpoints of earlier versions.
-  std::string sampledFingerprint() const;
+  size_t fileCount() const override { return files.size(); }
+  std::vector<std::string> paths() const override;
+  std::vector<std::string> names() const override;
+  int64_t tokens(size_t i) const override { return files[i].count; }
+  FileStamp stamp(size_t i) const override { return files[i].file->stamp(); }
+  Content content(size_t i, const std::atomic<bool> &givenUp) const override;
+  void requireLargest(size_t i, uint32_t largest) const override;
+  std::string sampledFingerprint() const override;
 
 private:
   struct File {

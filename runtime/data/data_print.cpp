@@ -1,7 +1,7 @@
 #include "runtime/data/data_print.h"
 
 #include "codegen/object_cache.h"
-#include "runtime/data/data.h"
+#include "runtime/data/training_data.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/json.h"
@@ -83,7 +83,7 @@ std::string differenceOf(const DataPrint &there, const DataPrint &here, llvm::Ar
   return "";
 }
 
-DataHasher::DataHasher(const TokenData &data, const std::string &tokenizer, const std::string &cacheDir)
+DataHasher::DataHasher(const TrainingData &data, const std::string &tokenizer, const std::string &cacheDir)
     : data(data), tokenizer(tokenizer), cacheDir(cacheDir), contents(data.fileCount()) {
   const ObjectCache cache(cacheDir);
   for (size_t i = 0; i < contents.size(); ++i) {
@@ -135,7 +135,7 @@ void DataHasher::hashUnknown() {
     for (int tries = 1; contents[i].hash.empty() && !givenUp; ++tries) {
       const int64_t now = wallClock();
       const FileStamp before = data.stamp(i);
-      const TokenData::Content found = data.content(i, givenUp);
+      const TrainingData::Content found = data.content(i, givenUp);
       if (givenUp)
         return;
       if (data.stamp(i) != before) {

@@ -16,7 +16,7 @@
 
 namespace gptc {
 
-class TokenData;
+class TrainingData;
 
 struct FilePrint {
   std::string name;  // relative to the folder that holds all files, as in the plan
@@ -45,7 +45,7 @@ std::string differenceOf(const DataPrint &there, const DataPrint &here, llvm::Ar
 class DataHasher {
 public:
   /// Looks known files up in the cache ("": no cache). `data` must outlive this.
-  DataHasher(const TokenData &data, const std::string &tokenizer, const std::string &cacheDir);
+  DataHasher(const TrainingData &data, const std::string &tokenizer, const std::string &cacheDir);
   /// Abandons hashing that is under way.
   ~DataHasher();
   DataHasher(const DataHasher &) = delete;
@@ -65,7 +65,7 @@ private:
     std::string hash;  // "": not known yet
     uint32_t largest = 0;
   };
-  const TokenData &data;
+  const TrainingData &data;
   const std::string tokenizer, cacheDir;
   std::vector<Content> contents;
   int64_t unknown = 0;

@@ -12,6 +12,9 @@
 namespace gptc {
 
 void requireGenerator(const Module &planned) {
+  if (fact<&ModelFacts::labels>(planned))
+    throw UserError(ErrorCode::Contradiction, "a classifier of texts cannot continue one",
+                    "`gptrun eval` measures how well it tells labels, `gptrun classify` tells them");
   if (maskToken(planned) >= 0)
     throw UserError(ErrorCode::Contradiction, "an encoder cannot continue a text: it sees what comes after, too",
                     "`gptrun eval` measures how well it fills gaps, `gptrun embed` makes vectors of texts; to sample, "

@@ -1,7 +1,7 @@
 #include "runtime/serve/scored_loss.h"
 
 #include "ir/facts.h"
-#include "runtime/data/data.h"
+#include "runtime/data/training_data.h"
 #include "runtime/device/executor.h"
 #include "runtime/serve/cached_model.h"
 #include "runtime/serve/token_scores.h"
@@ -10,7 +10,7 @@
 
 namespace gptc {
 
-double scoredLoss(Executor &executor, const TokenData &data, int64_t windows) {
+double scoredLoss(Executor &executor, const TrainingData &data, int64_t windows) {
   CachedModel model(executor);
   const int64_t T = model.context(), every = data.evalWindows();
   if (windows <= 0 || windows > every)
@@ -20,7 +20,7 @@ double scoredLoss(Executor &executor, const TokenData &data, int64_t windows) {
   double sum = 0;
   int64_t targets = 0;
   for (int64_t w = 0; w < windows; ++w) {
-    targets += data.evalWindow(data.spreadWindow(w, windows), x.data(), y.data());
+    targets += data.evalRow(data.spreadWindow(w, windows), {x.data(), y.data(), nullptr, nullptr});
     for (int64_t begin = 0, end = 0; begin < T && y[size_t(begin)] >= 0; begin = end) {
       end = model.score(0, x, begin, {});
       losses.assign(size_t(end - begin), 0);

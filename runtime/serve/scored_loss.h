@@ -6,11 +6,11 @@
 namespace gptc {
 
 class Executor;
-class TokenData;
+class TrainingData;
 
-/// Mean negative log-likelihood per target over `windows` of the windows of TokenData::evalWindow, spread evenly (0:
+/// Mean negative log-likelihood per target over `windows` of the sequences of TrainingData::evalRow, spread evenly (0:
 /// all). Unlike @eval (runtime/train/trainer.h) it measures what `gptrun sample` computes with: weights of few bits,
 /// the cache.
-double scoredLoss(Executor &executor, const TokenData &data, int64_t windows);
+double scoredLoss(Executor &executor, const TrainingData &data, int64_t windows);
 
 }  // namespace gptc

@@ -76,9 +76,10 @@ void MetricsLog::step(const StepMetrics &m) {
       m.lossScale > 0 ? fmt::format(", \"loss_scale\": {}", m.lossScale) : "", timeNow()));
 }
 
-void MetricsLog::evaluation(int64_t step, double valLoss) {
+void MetricsLog::evaluation(int64_t step, double valLoss, std::optional<double> accuracy) {
   evaluated = step;
-  line(fmt::format("{{\"step\": {}, \"val_loss\": {}, \"time\": \"{}\"}}\n", step, number(valLoss), timeNow()));
+  line(fmt::format("{{\"step\": {}, \"val_loss\": {}{}, \"time\": \"{}\"}}\n", step, number(valLoss),
+                   accuracy ? fmt::format(", \"val_accuracy\": {}", number(*accuracy)) : "", timeNow()));
 }
 
 std::string fitLine(llvm::ArrayRef<LineField> fields, size_t columns) {

@@ -25,7 +25,7 @@ struct StepMetrics {
 
 /// OUT_DIR/log.jsonl: one object per line, each written by one call. A step has `step, loss, lr, grad_norm, ms,
 /// tokens_per_s, mfu`; also `mfu_measured`, a share of the measured peak, if `mfu` is a share of a data sheet's; and
-/// `loss_scale` with fp16. An evaluation has `step, val_loss`. Both have `time`, when the line was written (timeNow).
+/// `loss_scale` with fp16. An evaluation has `step, val_loss`, and `val_accuracy` of a model with labels. Both have `time`, when the line was written (timeNow).
 /// Numbers read back to the same value; non-finite ones are null.
 class MetricsLog {
 public:
@@ -35,7 +35,7 @@ public:
   ~MetricsLog();
   MetricsLog(const MetricsLog &) = delete;
   void step(const StepMetrics &m);
-  void evaluation(int64_t step, double valLoss);
+  void evaluation(int64_t step, double valLoss, std::optional<double> accuracy = std::nullopt);
   /// Step of the last evaluation in the log; -1 if there is none.
   int64_t lastEvaluation() const { return evaluated; }
 

@@ -66,13 +66,13 @@ class Replay {
 public:
   Replay(Session &session, const ReplayRequest &request)
       : s(session), q(request), m(*s.plan.planned), store(q.outDir), saved(store.steps()),
-        data(TrainStep::dataOf(s.plan)), train(s, data) {}
+        data(TrainStep::dataOf(s.plan)), train(s, *data) {}
 
   ReplayReport go() {
     if (q.comparesData) {
-      DataHasher hasher(data, s.plan.run.tokenizer, "");  // without the cache, which trusts the files' times
+      DataHasher hasher(*data, s.plan.run.tokenizer, "");  // without the cache, which trusts the files' times
       hasher.begin();
-      if (const std::string d = differenceOf(q.origin.data, hasher.print(), data.paths(), s.plan.run.tokenizer);
+      if (const std::string d = differenceOf(q.origin.data, hasher.print(), data->paths(), s.plan.run.tokenizer);
           !d.empty()) {
         report.differences.push_back("the training data: " + d);
         return report;
@@ -94,7 +94,7 @@ private:
   const Module &m;
   const CheckpointStore store;
   const std::vector<int64_t> saved;  // steps of its checkpoints, newest first
-  const TokenData data;
+  const std::unique_ptr<TrainingData> data;
   TrainStep train;
   std::map<int64_t, LoggedStep> logged;
   std::vector<int64_t> bad;  // steps of checkpoints that are reported
@@ -154,7 +154,7 @@ private:
           fillConstantState(s.executor, *state);  // a bad checkpoint may have been loaded
     initializeStates(s.executor, s.plan.run.seed);
     if (s.plan.run.initFrom != "scratch")
-      loadWeights(s.executor, llvm::StringRef(s.plan.run.initFrom).split(':').second.str(), modelIdentity(m));
+      beginWithWeights(s.executor, llvm::StringRef(s.plan.run.initFrom).split(':').second.str(), modelIdentity(m));
     return 0;
   }
 

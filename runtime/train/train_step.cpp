@@ -2,7 +2,10 @@
 
 #include "ir/facts.h"
 #include "ir/mesh.h"
+#include "runtime/data/data.h"
+#include "runtime/data/labelled_data.h"
 #include "support/diagnostics.h"
+#include "support/json.h"
 
 #include <bit>
 #include <cstring>
@@ -10,15 +13,51 @@
 
 namespace gptc {
 
-TrainStep::TrainStep(Session &session, const TokenData &data)
-    : s(session), m(*s.plan.planned), data(data), seed(s.plan.run.seed), B(fact<&BatchFacts::microBatch>(m)),
-      T(fact<&ModelFacts::blockSize>(m)), accumulate(fact<&BatchFacts::accumulate>(m)),
-      shards(fact<&ParallelFacts::shards>(m)), x(B * T), y(B * T) {}
+namespace {
 
-TokenData TrainStep::dataOf(const Plan &plan) {
-  const int64_t T = fact<&ModelFacts::blockSize>(*plan.planned);
-  return TokenData(plan.run.trainData, "data.train", fact<&ModelFacts::vocabSize>(*plan.planned), T, T + 1,
-                   maskToken(*plan.planned));
+/// The names of the labels of a plan's model; empty if it does not say them.
+std::vector<std::string> labelNamesOf(const Plan &plan) {
+  const auto described = plan.hf.find("config.json");
+  if (described == plan.hf.end())
+    return {};
+  const auto config = parseJsonOrDiscard<nlohmann::json>(described->second);
+  const auto &byNumber = part(config, "id2label");
+  std::vector<std::string> names;
+  for (size_t i = 0; byNumber.is_object() && i < byNumber.size(); ++i)
+    if (const auto &name = part(byNumber, std::to_string(i).c_str()); name.is_string())
+      names.push_back(name.get<std::string>());
+  return int64_t(names.size()) == fact<&ModelFacts::labels>(*plan.planned) ? names : std::vector<std::string>();
+}
+
+/// `least`: tokens that a token file must have.
+std::unique_ptr<TrainingData> open(const Plan &plan, const std::string &pattern, const std::string &key,
+                                   int64_t least) {
+  const Module &m = *plan.planned;
+  const auto model = factsOf<ModelFacts>(m);
+  if (!model.labels)
+    return std::make_unique<TokenData>(pattern, key, model.vocabSize, model.blockSize, least, maskToken(m));
+  return std::make_unique<LabelledData>(pattern, key,
+                                        LabelledLimits{.vocab = model.vocabSize,
+                                                       .types = model.tokenTypes,
+                                                       .blockSize = model.blockSize,
+                                                       .labels = model.labels,
+                                                       .names = labelNamesOf(plan)});
+}
+
+}  // namespace
+
+TrainStep::TrainStep(Session &session, const TrainingData &data)
+    : s(session), m(*s.plan.planned), data(data), seed(s.plan.run.seed), accumulate(fact<&BatchFacts::accumulate>(m)),
+      shards(fact<&ParallelFacts::shards>(m)), perBatch(accumulate > 1 ? "accumulate" : "train_step"),
+      batch(*m.function(perBatch)) {}
+
+std::unique_ptr<TrainingData> TrainStep::dataOf(const Plan &plan) {
+  return open(plan, plan.run.trainData, "data.train", fact<&ModelFacts::blockSize>(*plan.planned) + 1);
+}
+
+std::unique_ptr<TrainingData> TrainStep::evalDataOf(const Plan &plan, const std::string &pattern,
+                                                    const std::string &key) {
+  return open(plan, pattern, key, 2);
 }
 
 std::vector<std::string> TrainStep::functions() const {
@@ -29,13 +68,13 @@ std::vector<std::string> TrainStep::functions() const {
   return names;
 }
 
-int64_t TrainStep::global() const { return Mesh::of(m).data * accumulate * B; }
+int64_t TrainStep::global() const { return Mesh::of(m).data * accumulate * batch.size(); }
 
-/// Loads the windows of the micro-batch that begins with sequence `first` of the run, unless they are loaded already.
+/// Loads the sequences of the micro-batch that begins with sequence `first` of the run, unless they are loaded already.
 void TrainStep::load(int64_t first) {
   if (std::exchange(loaded, -1) != first)
-    for (int64_t i = 0; i < B; ++i)
-      data.window(seed, first + i, &x[i * T], &y[i * T]);
+    for (int64_t i = 0; i < batch.size(); ++i)
+      data.trainingRow(seed, first + i, batch.row(i));
   loaded = first;
 }
 
@@ -50,12 +89,13 @@ void TrainStep::loadAhead(int64_t first) {
 
 StepResult TrainStep::run(int64_t done, bool more) {
   const char *last = accumulate > 1 ? "update" : "train_step";
+  const int64_t B = batch.size();
   const int64_t begin = done * global(), own = s.executor.index("data") * accumulate * B;
   const float targets = float(data.targets(seed, begin, global()));
   for (int64_t k = 0; k < accumulate; ++k) {
     const int64_t sequence = own + k * B, perShard = accumulate / shards;
     load(begin + sequence);
-    s.executor.run(accumulate > 1 ? "accumulate" : last, {x.data(), y.data(), &sequence, &targets});
+    s.executor.run(perBatch, batch.args({&sequence, &targets}));
     if (shards > 1 && (k + 1) % perShard == 0 && k + 1 < accumulate)  // the "fold" functions of autodiff
       s.executor.run(fmt::format("fold{}", std::countr_one(uint64_t(k / perShard))), {&targets});
   }

@@ -1,10 +1,12 @@
 // An optimizer step: the windows of data that it reads, and the functions that it calls.
 #pragma once
 
-#include "runtime/data/data.h"
+#include "runtime/data/training_data.h"
+#include "runtime/train/sequence_batch.h"
 #include "runtime/train/session.h"
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,26 +28,30 @@ struct StepResult {
 class TrainStep {
 public:
   /// `data`: what the plan trains on. Both must outlive this.
-  TrainStep(Session &session, const TokenData &data);
+  TrainStep(Session &session, const TrainingData &data);
 
-  /// The training data of a plan. Throws what TokenData throws.
-  static TokenData dataOf(const Plan &plan);
+  /// The training data of a plan. Throws what TokenData and LabelledData throw.
+  static std::unique_ptr<TrainingData> dataOf(const Plan &plan);
+  /// Data to evaluate a plan with: token files or files of texts with labels that `pattern` names. `key`: of model.toml
+  /// or the command line, for messages. Throws the same.
+  static std::unique_ptr<TrainingData> evalDataOf(const Plan &plan, const std::string &pattern, const std::string &key);
   /// Names of the functions that steps call.
   std::vector<std::string> functions() const;
   /// Tokens per step, of all ranks.
-  int64_t tokens() const { return global() * T; }
+  int64_t tokens() const { return global() * batch.tokens(); }
   /// Does a step. The states must be those after `done` steps. `more`: another step follows, whose first windows are
-  /// loaded while this one runs. Throws the UserErrors of TokenData::window; parameters have not changed then.
+  /// loaded while this one runs. Throws the UserErrors of TrainingData::trainingRow; parameters have not changed then.
   StepResult run(int64_t done, bool more);
 
 private:
   Session &s;
   const Module &m;
-  const TokenData &data;
+  const TrainingData &data;
   const uint64_t seed;
-  const int64_t B, T, accumulate, shards;
-  std::vector<int32_t> x, y;  // tokens and targets of one micro-batch
-  int64_t loaded = -1;        // number of its first sequence
+  const int64_t accumulate, shards;
+  const char *const perBatch;  // the function that takes a micro-batch
+  SequenceBatch batch;
+  int64_t loaded = -1;  // number of its first sequence
 
   /// Sequences per step. Ranks along "tensor" share theirs.
   int64_t global() const;

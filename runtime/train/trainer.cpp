@@ -94,16 +94,15 @@ public:
   Trainer(Session &s, const TrainOptions &o)
       : s(s), run(s.plan.run), options(o), m(*s.plan.planned), allRanks(s.executor.ranks),
         target(o.steps >= 0 ? o.steps : run.steps), progress(o.out, target), store(run.outDir),
-        data(TrainStep::dataOf(s.plan)), steps(s, data), signals(o.answersStops) {
+        data(TrainStep::dataOf(s.plan)), steps(s, *data), signals(o.answersStops) {
     if (o.check)
       checked.emplace(s.executor);
     if (first())
       lock.emplace(run.outDir);
     if (!run.valData.empty())
-      val.emplace(run.valData, "data.val", fact<&ModelFacts::vocabSize>(m), fact<&ModelFacts::blockSize>(m), 2,
-                  maskToken(m));
+      val = TrainStep::evalDataOf(s.plan, run.valData, "data.val");
     if (o.hashesData)
-      hasher.emplace(data, run.tokenizer, o.cacheDir);
+      hasher.emplace(*data, run.tokenizer, o.cacheDir);
   }
 
   void go() {
@@ -145,9 +144,9 @@ private:
   std::optional<RunLock> lock;  // on the first rank, the only one that writes in the run's folder
   CheckpointStore store;
   std::optional<CheckpointSaver> saver;
-  TokenData data;
+  const std::unique_ptr<TrainingData> data;
   TrainStep steps;
-  std::optional<TokenData> val;
+  std::unique_ptr<TrainingData> val;  // null: there is none
   std::optional<MetricsLog> log;
   std::optional<EventFile> events;
   std::optional<CertificateLog> certificate;  // on the first rank, if the run has one
@@ -230,11 +229,11 @@ private:
       return;
     std::string difference;
     if (info.data.known()) {
-      difference = differenceOf(info.data, *dataPrint, data.paths(), run.tokenizer);
+      difference = differenceOf(info.data, *dataPrint, data->paths(), run.tokenizer);
     } else {
       progress.say("note: the checkpoint, of an earlier version, knows samples of its training data: only those are "
                    "compared");
-      if (info.dataFingerprint != data.sampledFingerprint())
+      if (info.dataFingerprint != data->sampledFingerprint())
         difference = run.trainData + " has other tokens";
     }
     if (difference.empty())
@@ -307,7 +306,9 @@ private:
     } else {
       initializeStates(s.executor, run.seed);
       if (run.initFrom != "scratch")
-        loadWeights(s.executor, llvm::StringRef(run.initFrom).split(':').second.str(), modelIdentity(m));
+        for (const std::string &note :
+             beginWithWeights(s.executor, llvm::StringRef(run.initFrom).split(':').second.str(), modelIdentity(m)))
+          progress.say("note: " + note);
     }
     if (first())
       sayOfLinks(store.updateLinks());
@@ -480,25 +481,28 @@ private:
     const Pulse::Paced paced("evaluating");
     s.executor.observer = observing();
     // Several ranks complete it together and stop afterwards.
-    std::optional<double> loss =
+    const std::optional<Evaluation> found =
         evaluate(s.executor, *val, run.evalSteps, [&] { return !allRanks && StopSignals::asked(); });
     s.executor.observer = nullptr;
-    if (const std::string found = firstFound(); !found.empty())
-      hidden(found);
-    if (!loss)
+    if (const std::string bad = firstFound(); !bad.empty())
+      hidden(bad);
+    if (!found)
       return;
     evaluated = step;
-    valLoss = *loss;
+    valLoss = found->loss;
     if (log)
-      log->evaluation(step, *loss);
+      log->evaluation(step, valLoss, found->accuracy);
     // For a run that was stopped before it could evaluate.
     if (step == saved && first() && std::isfinite(valLoss)) {
       store.noteValidation(step, valLoss);
       sayOfLinks(store.updateLinks());
     }
     if (events)
-      events->scalars(step, {{"val_loss", float(*loss)}});
-    progress.say(fmt::format("step {}  val loss {:.4f}", step, *loss));
+      events->scalars(step, {{"val_loss", float(valLoss)}});
+    if (events && found->accuracy)
+      events->scalars(step, {{"val_accuracy", float(*found->accuracy)}});
+    progress.say(fmt::format("step {}  val loss {:.4f}{}", step, valLoss,
+                             found->accuracy ? fmt::format("  accuracy {:.4f}", *found->accuracy) : ""));
   }
 
   void report(const StepResult &r) {
@@ -707,32 +711,41 @@ int64_t evalBatch(const Module &m) {
   return eval ? fact<&BatchFacts::accumulate>(m) * eval->body.args[0]->type.dim(0) * Mesh::of(m).data : 1;
 }
 
-std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_t batches,
-                               const std::function<bool()> &stop) {
-  const Type &t = executor.argType("eval", 0);
-  const int64_t B = t.dim(0), T = t.dim(1), every = data.evalWindows();
+/// Whether the logits of a row, of which `count` begin at `logits`, are largest at the target; of equal ones the first
+/// counts.
+static bool isRight(const float *logits, int64_t count, int32_t target) {
+  return std::max_element(logits, logits + count) - logits == target;
+}
+
+std::optional<Evaluation> evaluate(Executor &executor, const TrainingData &data, int64_t batches,
+                                   const std::function<bool()> &stop) {
+  const Function &eval = *executor.planned().function("eval");
+  SequenceBatch batch(eval);
+  const int64_t B = batch.size(), every = data.evalWindows();
   // Batches are global, and losses are added target by target, so the micro-batch size changes no bit.
   const int64_t global = evalBatch(executor.planned());
   const int64_t windows = batches > 0 && batches <= every / global ? batches * global : every;
-  const Type losses = executor.planned().function("eval")->results()[0];
+  const std::vector<Type> results = eval.results();
+  const Type &losses = results[0];
+  const bool labelled = results.size() > 1;
   Communicator *const dataRanks = executor.along("data");
   const int64_t ranks = dataRanks ? dataRanks->world : 1, rank = dataRanks ? dataRanks->rank : 0;
   const size_t each = losses.paddedElements();
-  std::vector<int32_t> x(B * T), y(B * T);
   std::vector<float> all(dataRanks ? ranks * each : 0);
-  double sum = 0, targets = 0;
+  double sum = 0, counts[] = {0, 0};  // targets, and texts whose label is right
   // Ranks take micro-batches in turn, and all add all losses in one order.
   for (int64_t w = 0; w < windows; w += ranks * B) {
-    for (int64_t b = 0; b < B; ++b) {
-      const int64_t i = w + rank * B + b;
-      if (i < windows) {
-        targets += data.evalWindow(data.spreadWindow(i, windows), &x[b * T], &y[b * T]);
-      } else {
-        std::fill_n(&x[b * T], T, 0);
-        std::fill_n(&y[b * T], T, -1);
-      }
+    for (int64_t b = 0; b < B; ++b)
+      if (const int64_t i = w + rank * B + b; i < windows)
+        counts[0] += double(data.evalRow(data.spreadWindow(i, windows), batch.row(b)));
+      else
+        data.emptyRow(batch.row(b));
+    executor.run("eval", batch.args());
+    if (labelled) {
+      const auto *logits = static_cast<const float *>(executor.result("eval", 1));
+      for (int64_t b = 0; b < B; ++b)
+        counts[1] += isRight(logits + b * results[1].padded(2), results[1].dim(2), batch.target(b));
     }
-    executor.run("eval", {x.data(), y.data()});
     const float *nll = static_cast<const float *>(executor.result("eval", 0));
     Pulse::get().goesOn();
     if (dataRanks) {
@@ -740,14 +753,17 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
       nll = all.data();
     }
     for (int64_t b = 0; b < std::min(ranks * B, windows - w); ++b)
-      for (int64_t i = 0; i < T; ++i)
+      for (int64_t i = 0; i < losses.dim(1); ++i)
         sum += nll[b * losses.padded(1) + i];
     if (stop && stop())
       return std::nullopt;
   }
   if (dataRanks)
-    dataRanks->run({{Collective::Kind::all_reduce, &targets, &targets, 1, DType::f64}}, SumOrder::fast);
-  return plainNan(sum / targets);
+    dataRanks->run({{Collective::Kind::all_reduce, counts, counts, std::size(counts), DType::f64}}, SumOrder::fast);
+  Evaluation found{.loss = plainNan(sum / counts[0]), .accuracy = std::nullopt};
+  if (labelled)
+    found.accuracy = counts[1] / counts[0];
+  return found;
 }
 
 void train(Session &session, const TrainOptions &options) {

@@ -1,9 +1,10 @@
 // The training loop and evaluation.
 #pragma once
 
-#include "runtime/data/data.h"
+#include "runtime/data/training_data.h"
 #include "runtime/train/session.h"
 
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <optional>
@@ -48,9 +49,14 @@ void train(Session &session, const TrainOptions &options);
 /// Sequences of a global batch of @eval, of all ranks and micro-batches; 1 for a module without.
 int64_t evalBatch(const Module &m);
 
-/// Mean loss per target over `batches` global batches spread evenly over the set (0: every window), independent of the
-/// micro-batch. Runs @eval. nullopt if `stop` returned true.
-std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_t batches,
-                               const std::function<bool()> &stop = {});
+struct Evaluation {
+  double loss = NAN;               // mean per target
+  std::optional<double> accuracy;  // of a model with labels: the part of texts whose label has the largest logit
+};
+
+/// Evaluates `batches` global batches spread evenly over the set (0: all of it), independent of the micro-batch. Runs
+/// @eval. nullopt if `stop` returned true.
+std::optional<Evaluation> evaluate(Executor &executor, const TrainingData &data, int64_t batches,
+                                   const std::function<bool()> &stop = {});
 
 }  // namespace gptc

@@ -274,8 +274,8 @@ TEST_F(CertifyTest, AFlippedGradientIsFoundByTheKernelThatReadsIt) {
   int found = 0, inKernels = 0;
   for (size_t i = 0; i < kernels.size(); i += kernels.size() / 8) {
     Session session(loadPlan(plan), e2e::cacheDir(), 1);
-    const TokenData data = TrainStep::dataOf(session.plan);
-    TrainStep train(session, data);
+    const auto data = TrainStep::dataOf(session.plan);
+    TrainStep train(session, *data);
     initializeStates(session.executor, session.plan.run.seed);
     train.run(0, true);
     CertifyingStep certifying(session.executor, 2);

@@ -46,7 +46,7 @@ struct Gguf : ::testing::Test {
     Session session(inferencePlan(std::move(plan), kEvaluation, cacheDir()), cacheDir());
     const WeightsChoice choice = weights.empty() ? WeightsChoice() : WeightsChoice::parse(weights);
     loadForInference(session, model, choice, [](const std::string &what) { ADD_FAILURE() << what; });
-    return evaluate(session.executor, data, session.plan.run.evalSteps).value_or(-1);
+    return evaluate(session.executor, data, session.plan.run.evalSteps)->loss;
   }
 
   std::string newest(const std::string &out) const {

@@ -221,7 +221,7 @@ protected:
     const ModelIdentity model = modelIdentity(m);
     Session session(inferencePlan(std::move(p), kEvaluation, e2e::cacheDir()), e2e::cacheDir());
     loadForInference(session, model, choice, [](const std::string &warning) { ADD_FAILURE() << warning; });
-    return evaluate(session.executor, data, 0).value_or(-1);
+    return evaluate(session.executor, data, 0)->loss;
   }
 };
 

@@ -32,7 +32,7 @@ struct InferenceTest : ::testing::Test {
     const ModelIdentity model = modelIdentity(m);
     Session session(inferencePlan(std::move(plan), kEvaluation, cacheDir()), cacheDir());
     loadForInference(session, model, choice, [](const std::string &w) { ADD_FAILURE() << w; });
-    return evaluate(session.executor, data, session.plan.run.evalSteps).value_or(-1);
+    return evaluate(session.executor, data, session.plan.run.evalSteps)->loss;
   }
   /// Of the last evaluation inside training.
   static double lastLoss(const std::string &outDir) {

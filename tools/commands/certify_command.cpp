@@ -190,8 +190,8 @@ void certify(const ReplayOptions &o) {
     std::tie(request.from, request.to) = parseSteps(*o.steps);
   if (request.to > last)
     throw UserError(ErrorCode::Usage, fmt::format("--steps {}: the run has {} steps", *o.steps, last));
-  const TokenData data = TrainStep::dataOf(plan);
-  DataHasher hasher(data, plan.run.tokenizer, "");
+  const auto data = TrainStep::dataOf(plan);
+  DataHasher hasher(*data, plan.run.tokenizer, "");
   hasher.begin();
   const DataPrint print = hasher.print();
   const Plan original = loadPlan(o.plan);

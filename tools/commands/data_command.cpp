@@ -1,7 +1,9 @@
 // gptc data: converts text to token files.
 #include "frontends/data_prepare.h"
+#include "frontends/label_prepare.h"
 #include "frontends/r_corpus.h"
 #include "runtime/train/metrics.h"
+#include "support/diagnostics.h"
 #include "support/stderr.h"
 #include "support/words.h"
 #include "tools/commands/command_line.h"
@@ -57,10 +59,36 @@ private:
   size_t width = 0;
 };
 
+void prepareTextsWithLabels(const PrepareOptions &options, ProgressLine &progress) {
+  const LabelResult r = prepareLabels(options);
+  progress.clear();
+  fmt::print("{:<10} {}\n", "tokenizer", r.tokenizer);
+  for (const auto &[what, split] : {std::pair("train", &r.train), std::pair("val", &r.val)})
+    if (split->texts)
+      fmt::print("{:<10} {:>13} texts {:>14} tokens {:>8.1f} tokens/text\n", what, split->texts, split->tokens,
+                 double(split->tokens) / double(split->texts));
+  constexpr size_t most = 20;
+  for (size_t i = 0; i < std::min(most, r.names.size()); ++i)
+    fmt::print("{:<10} {:>13} to train on {:>8} to validate on  {}\n", i ? "" : "labels", r.train.counts[i],
+               r.val.counts[i], r.names[i]);
+  if (r.names.size() > most)
+    fmt::print("{:<10} and {} more\n", "", r.names.size() - most);
+  fmt::print("{:<10} {}\n", "written", options.outDir);
+  if (const int64_t cut = r.train.cut + r.val.cut)
+    printError("note: {} text{} cut to {} tokens\n", cut, cut == 1 ? "" : "s", r.context);
+}
+
 void prepare(PrepareOptions options) {
   ProgressLine progress;
   if (::isatty(STDERR_FILENO))
     options.progress = [&](const PrepareProgress &p) { progress.show(p); };
+  if (!options.labels.empty())
+    return prepareTextsWithLabels(options, progress);
+  for (const auto &[option, given] : {std::pair("--label-key", !options.labelKey.empty()),
+                                      {"--pair-key", !options.pairKey.empty()},
+                                      {"--context", options.context > 0}})
+    if (given)
+      throw UserError(ErrorCode::Usage, fmt::format("{} is for texts with labels", option), "give --labels, too");
   const PrepareResult r = prepareData(options);
   progress.clear();
   auto line = [](const char *what, int64_t tokens, int64_t bytes) {
@@ -115,6 +143,18 @@ void addDataCommand(Command &app) {
       .type("NAME");
   c.flag("--parse-special", options->parseSpecial, "Control tokens in the text become their tokens, not text");
   c.flag("--add-special", options->addSpecial, "Put around each document what the tokenizer puts around a text");
+  c.option("--labels", options->labels,
+           "Texts with labels, for a classifier: JSON lines with text, label and, of pairs, text_pair, or *.csv and "
+           "*.tsv with such columns. Names of the labels in their order: bad,good; auto: those of the training texts; "
+           "a labels.json; or a folder with a classifier")
+      .type("NAMES");
+  c.option("--label-key", options->labelKey, "Member or column that holds the label [label]").type("NAME");
+  c.option("--pair-key", options->pairKey, "Member or column that holds the second text of a pair [text_pair]")
+      .type("NAME");
+  c.option("--context", options->context,
+           "Tokens to which texts with labels are cut [512, or less if the tokenizer's folder says so]")
+      .type("N")
+      .within(int64_t(1), int64_t(1) << 17);
   c.option("--threads", options->threads, "Threads [the CPUs of this process]").type("N").within(1, 1024);
   c.run([options] { prepare(*options); });
 

@@ -1,7 +1,9 @@
 // gptc import: writes a model.toml that begins with the weights of a Hugging Face folder or a GGUF file.
+#include "frontends/label_names.h"
 #include "frontends/model_text.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
+#include "support/stderr.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
 #include "tools/compiler/imported_model.h"
@@ -15,15 +17,17 @@ namespace fs = std::filesystem;
 namespace {
 
 struct ImportOptions {
-  std::string dir, out = "model.toml";
+  std::string dir, out = "model.toml", labels;
   bool force = false;
 };
 
+ImportFor purposeOf(const ImportOptions &o) { return o.labels.empty() ? ImportFor::tokens : ImportFor::newLabels; }
+
 /// The line of [data] for the tokenizer. One that cannot be used is in a comment, with the reason.
-std::string tokenizerLine(const ImportedModel &m, const std::string &shown) {
+std::string tokenizerLine(const ImportedModel &m, const std::string &shown, ImportFor purpose) {
   if (m.tokenizer.empty())
     return "# tokenizer = \"data/tokenizer.json\"  # the folder has no tokenizer.json\n";
-  const std::string why = m.tokenizerProblem(), line = "tokenizer = " + tomlString(shown);
+  const std::string why = m.tokenizerProblem(purpose), line = "tokenizer = " + tomlString(shown);
   return why.empty() ? line + "\n" : fmt::format("# {}  # {}\n", line, why);
 }
 
@@ -55,16 +59,16 @@ steps = 1000
 micro_batch = "auto"            # sequences of one pass
 
 [optimizer]                     # AdamW; docs/optimizers.md
-lr = 3e-5                       # low, for weights that have been trained
+lr = {lr}                       # low, for weights that have been trained
 weight_decay = 0.1              # of matrices
 schedule = "cosine"             # wsd linear constant
 warmup_steps = 50
 min_lr_ratio = 0.1              # of lr, at the end
 
-[data]                          # gptc data prepare YOUR.txt --tokenizer {tokenizer} --out data
+[data]                          # gptc data prepare {texts} --tokenizer {tokenizer} --out data
 train = "data/train.bin"
 val = "data/val.bin"
-{line}{ends}
+{labels}{line}{ends}
 [eval]
 every = 200                     # steps; 0: only at the end
 steps = 20                      # global batches of validation data each time
@@ -77,7 +81,10 @@ keep = 3
       fmt::arg("init", tomlString((gguf ? "gguf:" : "hf:") + from)),
       fmt::arg("source", gguf ? "the keys of the file" : "the config.json there"),
       fmt::arg("model", modelText(f.model, f.context)), fmt::arg("tokenizer", tomlString(tokenizer)),
-      fmt::arg("line", tokenizerLine(f, tokenizer)),
+      fmt::arg("lr", o.labels.empty() ? "3e-5" : "2e-5"),
+      fmt::arg("texts", o.labels.empty() ? "YOUR.txt" : "YOUR.jsonl --labels auto"),
+      fmt::arg("labels", o.labels.empty() ? "" : fmt::format("labels = {}\n", tomlString(pathFrom(o.out, o.labels)))),
+      fmt::arg("line", tokenizerLine(f, tokenizer, purposeOf(o))),
       fmt::arg("ends", f.ends.empty() ? "" : fmt::format("# tokens that end a text: {}\n", fmt::join(f.ends, ", "))));
 }
 
@@ -85,7 +92,10 @@ void importModel(const ImportOptions &o) {
   if (!o.force && fs::exists(fs::symlink_status(o.out)))
     throw UserError(ErrorCode::Unwritable, fmt::format("{} is there already", o.out),
                     fmt::format("-o FILE writes another one, --force writes over {}", o.out));
-  const ImportedModel f = importedModel(o.dir);
+  const std::vector<std::string> labels = o.labels.empty() ? std::vector<std::string>() : readLabelNames(o.labels);
+  const ImportedModel f = importedModel(o.dir, purposeOf(o), labels);
+  if (!f.note.empty())
+    printError("note: {}\n", f.note);
   writeFileAtomically(o.out, textOf(o, f));
   fmt::print("{}: {}, {} layers of {} features, {} tokens\n", o.out, f.family, f.model.nLayer, f.model.nEmbd,
              f.model.vocabSize);
@@ -102,6 +112,8 @@ void addImportCommand(Command &app) {
       .type("DIR|FILE.gguf")
       .required();
   c.option("-o,--out", o->out, "File to write").type("MODEL.toml").showDefault();
+  c.option("--labels", o->labels, "labels.json of `gptc data prepare --labels`: the model learns these labels of texts")
+      .type("FILE");
   c.flag("--force", o->force, "Writes over a file that is there");
   c.run([o] { importModel(*o); });
 }

@@ -3,6 +3,7 @@
 #include "codegen/codegen.h"
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_families.h"
+#include "frontends/label_names.h"
 #include "frontends/model_builder.h"
 #include "frontends/model_text.h"
 #include "frontends/tokenizer/tokenizer.h"
@@ -49,16 +50,18 @@ void requireSafetensors(const fs::path &dir) {
 }
 
 std::unique_ptr<Module> moduleOf(const Config &config, ImportFor purpose, int64_t labels = 0) {
-  const bool embeds = purpose == ImportFor::vectors || purpose == ImportFor::labels;
+  const bool embeds =
+      purpose == ImportFor::vectors || purpose == ImportFor::labels || purpose == ImportFor::newLabels;
   return buildModel(config, {.sampling = false, .embed = embeds, .labels = labels});
 }
 
 /// Compares the weights with what describes them, by names, dtypes and shapes. Returns whether a matrix has more than
 /// 16 bits. Throws UserErrors CheckpointDamaged, CheckpointMismatch and NotBuiltYet.
-bool requireWeights(const std::string &path, const Module &model) {
+bool requireWeights(const std::string &path, const Module &model, ImportFor purpose) {
   return checkWeights(model, path,
                       isGguf(path) ? "convert the original weights again with a newer llama.cpp"
-                                   : "copy config.json and the weights again, both from the same model");
+                                   : "copy config.json and the weights again, both from the same model",
+                      purpose == ImportFor::newLabels);
 }
 
 /// The keys of [model], each with its value.
@@ -89,6 +92,13 @@ Config requireBuilt(const std::string &dir, const ModelConfig &model) {
   return config;
 }
 
+/// Labels are learned in the form of BERT's classifier.
+void requireBert(const std::string &dir, const ModelConfig &model) {
+  if (const std::string family = describeForHf(model, "float32", {}).family; family != "bert")
+    throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: labels for a model of the family {}", dir, family),
+                    "gptc learns labels with models of the family bert");
+}
+
 json contentOf(const fs::path &path) {
   json content = parseJsonOrDiscard<json>(readInput(path.string(), "configuration", kConfigLimit));
   if (!content.is_object())
@@ -97,7 +107,7 @@ json contentOf(const fs::path &path) {
   return content;
 }
 
-ImportedModel inFolder(const std::string &dir, ImportFor purpose) {
+ImportedModel inFolder(const std::string &dir, ImportFor purpose, const std::vector<std::string> &labels) {
   std::error_code e;
   if (fs::is_regular_file(dir, e)) {
     const fs::path folder = fs::path(dir).has_parent_path() ? fs::path(dir).parent_path() : fs::path(".");
@@ -118,7 +128,13 @@ ImportedModel inFolder(const std::string &dir, ImportFor purpose) {
     throw UserError(there.differences);
   if (purpose == ImportFor::labels)
     found.labels = readHfLabels(dir);
-  found.wide = requireWeights(dir, *moduleOf(built, purpose, int64_t(found.labels.names.size())));
+  if (purpose == ImportFor::newLabels) {
+    requireBert(dir, built.model);
+    found.labels.names = labels;
+    if (const std::vector<Diagnostic> differ = compareLabels(dir, labels, found.note); !differ.empty())
+      throw UserError(differ);
+  }
+  found.wide = requireWeights(dir, *moduleOf(built, purpose, int64_t(found.labels.names.size())), purpose);
   const json config = contentOf(fs::path(dir) / "config.json");
   found.family = config.at("model_type");
   found.title = "a model of the family " + found.family;
@@ -145,14 +161,14 @@ bool keepsOwnWeights(const ImportedModel &model, const RunAs &how) {
 }
 
 ImportedModel inGguf(const std::string &path, ImportFor purpose) {
-  if (purpose == ImportFor::labels)
+  if (purpose == ImportFor::labels || purpose == ImportFor::newLabels)
     throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} is a GGUF file, and names no labels", path),
                     "name a Hugging Face folder with a classifier");
   const GgufFile file(path);
   ImportedModel found{.path = path, .tokenizer = path};
   found.model = importGguf(file, &found.context);
   const auto model = moduleOf(requireBuilt(path, found.model), purpose);
-  found.wide = requireWeights(path, *model);
+  found.wide = requireWeights(path, *model, purpose);
   found.stored = storedWeights(*model, path);
   found.family = file.text("general.architecture").value_or("");
   std::set<std::string> formats;
@@ -193,8 +209,8 @@ std::string ImportedModel::tokenizerProblem(ImportFor purpose) const {
   return why;
 }
 
-ImportedModel importedModel(const std::string &path, ImportFor purpose) {
-  return isGguf(path) ? inGguf(path, purpose) : inFolder(path, purpose);
+ImportedModel importedModel(const std::string &path, ImportFor purpose, const std::vector<std::string> &labels) {
+  return isGguf(path) ? inGguf(path, purpose) : inFolder(path, purpose, labels);
 }
 
 Config configOf(const ImportedModel &model) { return readConfig("", settingsOf(model.model)); }

@@ -14,8 +14,9 @@
 namespace gptc {
 
 /// What is wanted of a model. For vectors of texts an encoder needs no head, and no token that hides others; for their
-/// labels it needs a classifier instead. For the sizes of what continues texts it needs no tokenizer.
-enum class ImportFor { tokens, vectors, labels, sizes };
+/// labels it needs a classifier instead, which it may lack if it is to learn them. For the sizes of what continues texts
+/// it needs no tokenizer.
+enum class ImportFor { tokens, vectors, labels, newLabels, sizes };
 
 struct ImportedModel {
   std::string path;  // as given
@@ -26,7 +27,8 @@ struct ImportedModel {
   std::string tokenizer;      // its file; "": none
   bool wide = true;           // whether a matrix is stored in more than 16 bits
   StoredWeights stored;       // how a GGUF file has matrices
-  HfLabels labels;            // for labels
+  HfLabels labels;            // for labels, and new ones
+  std::string note;           // what a user should know of them; "": nothing
 
   bool isGguf() const;  // else a folder
 
@@ -36,7 +38,9 @@ struct ImportedModel {
 
 /// Reads the description of a model and the headers of its weights, and checks that they fit and that all of it is
 /// built. Throws UserErrors FileMissing, CheckpointDamaged, CheckpointMismatch and NotBuiltYet.
-ImportedModel importedModel(const std::string &path, ImportFor purpose = ImportFor::tokens);
+/// `labels`: the names of new ones, with which a classifier that is there must agree.
+ImportedModel importedModel(const std::string &path, ImportFor purpose = ImportFor::tokens,
+                            const std::vector<std::string> &labels = {});
 
 /// The configuration with its [model], and defaults beside it. Throws the UserErrors of the reader of configurations.
 Config configOf(const ImportedModel &model);

@@ -6,6 +6,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/serve/scored_loss.h"
 #include "runtime/train/session.h"
+#include "runtime/train/train_step.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/weights.h"
 #include "support/diagnostics.h"
@@ -138,6 +139,14 @@ void loadForTexts(const Continuing &c, Session &session, CompletionRequest &defa
     printError("note: {}\n", note);
 }
 
+/// The labels of a plan's model, which stand in its description.
+HfLabels labelsOf(const Plan &plan) {
+  if (!fact<&ModelFacts::labels>(*plan.planned))
+    throw UserError(ErrorCode::Contradiction, fmt::format("the model of the plan {} tells no labels", plan.dir),
+                    "train one that does: data.labels in model.toml");
+  return readHfLabels(plan.dir + "/hf");
+}
+
 /// A model that makes vectors of texts.
 class Vectors {
 public:
@@ -218,16 +227,27 @@ void runEmbed(RunOptions o) {
 
 void runClassify(RunOptions o) {
   requireTexts(o.classify.input);
-  const ImportedModel imported = importedModel(o.plan, ImportFor::labels);
-  const TextForm form = readHfTextForm(o.plan);
-  Plan plan = planForTexts(o, imported, ImportFor::labels);
+  HfLabels labels;
+  TextForm form;
+  Plan plan;
+  if (std::error_code e; std::filesystem::exists(std::filesystem::path(o.plan) / "planned.gir", e)) {
+    plan = planForTexts(o);
+    labels = labelsOf(plan);
+    form = readHfTextForm(plan.dir + "/hf");
+    form.parseSpecial = plan.run.parseSpecial;
+  } else {
+    const ImportedModel imported = importedModel(o.plan, ImportFor::labels);
+    labels = imported.labels;
+    form = readHfTextForm(o.plan);
+    plan = planForTexts(o, imported, ImportFor::labels);
+  }
   const Tokenizer tokenizer = Tokenizer::load(tokenizerOf(plan));
   const Inference inference(o, plan);
-  Session session(embeddingPlan(std::move(plan), defaultCacheDir(), int64_t(imported.labels.names.size())),
-                  defaultCacheDir(), o.threads);
+  Session session(embeddingPlan(std::move(plan), defaultCacheDir(), int64_t(labels.names.size())), defaultCacheDir(),
+                  o.threads);
   noteWeights(*session.plan.planned);
   inference.load(session);
-  classifyTexts(session.executor, tokenizer, imported.labels, form, o.classify);
+  classifyTexts(session.executor, tokenizer, labels, form, o.classify);
 }
 
 void runEval(RunOptions o) {
@@ -245,11 +265,11 @@ void runEval(RunOptions o) {
   if (plan.run.valData.empty() && o.data.empty())
     throw UserError(ErrorCode::FileMissing, fmt::format("{} names no validation data", sampled ? o.plan : "the plan"),
                     "give --data FILE, or set data.val in model.toml and compile again");
-  TokenData data(o.data.empty() ? plan.run.valData : o.data, o.data.empty() ? "data.val" : "--data",
-                 fact<&ModelFacts::vocabSize>(m), fact<&ModelFacts::blockSize>(m), 2, maskToken(m));
+  const auto data = TrainStep::evalDataOf(plan, o.data.empty() ? plan.run.valData : o.data,
+                                          o.data.empty() ? "data.val" : "--data");
   if (!o.data.empty())
-    data.requireNarrowTokens();
-  data.checkTokens();
+    data->requireNarrowTokens();
+  data->checkTokens();
   const int64_t each = evalBatch(m), steps = o.steps >= 0 ? o.steps : isImportable(o.plan) ? 0 : plan.run.evalSteps;
   Session session = sampled ? Session(withSlots(std::move(plan), 1), defaultCacheDir(), o.threads)
                             : inference.open(o, std::move(plan), kEvaluation);
@@ -258,11 +278,16 @@ void runEval(RunOptions o) {
                     "compile it again with `gptc compile`");
   std::string from = inference.load(session);
   auto start = std::chrono::steady_clock::now();
-  double loss = sampled ? scoredLoss(session.executor, data, steps > data.evalWindows() / each ? 0 : steps * each)
-                        : *evaluate(session.executor, data, steps);
+  const Evaluation found =
+      sampled ? Evaluation{.loss = scoredLoss(session.executor, *data,
+                                              steps > data->evalWindows() / each ? 0 : steps * each),
+                           .accuracy = std::nullopt}
+              : *evaluate(session.executor, *data, steps);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  fmt::print("{} {:.4f}  perplexity {:.2f}  ({}{}, {:.1f} s)\n", o.data.empty() ? "val loss" : "loss", loss,
-             std::exp(loss), o.data.empty() ? "" : o.data + ", ", from, seconds);
+  const std::string more = found.accuracy ? fmt::format("accuracy {:.4f}", *found.accuracy)
+                                          : fmt::format("perplexity {:.2f}", std::exp(found.loss));
+  fmt::print("{} {:.4f}  {}  ({}{}, {:.1f} s)\n", o.data.empty() ? "val loss" : "loss", found.loss, more,
+             o.data.empty() ? "" : o.data + ", ", from, seconds);
 }
 
 }  // namespace gptc

@@ -1,0 +1,33 @@
+#include "runtime/checkpoint/new_layers.h"
+
+#include "runtime/checkpoint/checkpoint_files.h"
+#include "runtime/checkpoint/state_tensors.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <set>
+
+namespace gptc {
+
+std::vector<const State *> takeNewLayers(const Module &m, const TensorFiles &file, std::vector<std::string> &missing) {
+  std::vector<const State *> fresh;
+  for (const char *layer : {"pooler.dense.", "classifier."}) {
+    std::vector<const State *> all;
+    std::set<std::string> names;
+    bool whole = true;
+    for (const State *s : savedStates(m, true))
+      if (llvm::StringRef(s->name).starts_with(layer)) {
+        const std::vector<std::string> absent = StateTensors(*s, file, true).missing();
+        names.insert(absent.begin(), absent.end());
+        whole &= !absent.empty();
+        all.push_back(s);
+      }
+    if (!whole)
+      continue;
+    fresh.insert(fresh.end(), all.begin(), all.end());
+    llvm::erase_if(missing, [&](const std::string &name) { return names.count(name) != 0; });
+  }
+  return fresh;
+}
+
+}  // namespace gptc

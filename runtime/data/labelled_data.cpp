@@ -1,0 +1,195 @@
+#include "runtime/data/labelled_data.h"
+
+#include "runtime/data/data.h"
+#include "support/diagnostics.h"
+#include "support/json.h"
+#include "support/words.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace gptc {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "files of texts are little-endian");
+
+constexpr int64_t kPiece = 1 << 20;  // tokens per read when all are read
+constexpr const char *kAgain = "make it again with `gptc data prepare --labels`";
+
+[[noreturn]] void invalid(const std::string &path, const std::string &what, const std::string &help = kAgain) {
+  throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", path, what), help);
+}
+
+uint32_t idOf(uint32_t word) { return word & uint32_t(LabelledHeader::kMostIds - 1); }
+uint32_t typeOf(uint32_t word) { return word >> LabelledHeader::kTypeShift; }
+
+bool isCount(int64_t n, int64_t least) { return n >= least && n <= LabelledHeader::kMost; }
+
+}  // namespace
+
+LabelledData::LabelledData(const std::string &pattern, const std::string &key, LabelledLimits l)
+    : limits(std::move(l)) {
+  for (const std::string &path : filesOf(pattern, key)) {
+    File f{path, nameInPattern(path, pattern), std::make_unique<InputFile>(path, key), {}, texts, {}, {}};
+    open(f);
+    texts += f.header.texts;
+    files.push_back(std::move(f));
+  }
+}
+
+void LabelledData::read(const File &f, int64_t at, void *to, size_t bytes) {
+  if (bytes && !f.file->read(size_t(at), to, bytes))
+    invalid(f.path, fmt::format("bytes {} to {} cannot be read any more", at, at + int64_t(bytes) - 1),
+            "do not change files while they are in use; run again with the file whole");
+}
+
+void LabelledData::open(File &f) const {
+  LabelledHeader &h = f.header;
+  const size_t size = f.file->size();
+  h.magic = 0;
+  if (size >= size_t(LabelledHeader::kBytes))
+    read(f, 0, &h, sizeof h);
+  if (h.magic != LabelledHeader::kMagic)
+    invalid(f.path, "no file of texts with labels, which a model with labels learns");
+  if (h.version != LabelledHeader::kVersion)
+    invalid(f.path, fmt::format("a file of texts of version {}; {} is known", h.version, LabelledHeader::kVersion));
+  if (!isCount(h.texts, 1) || !isCount(h.tokens, h.texts) || !isCount(h.nameBytes, 1) || size != size_t(h.bytes()))
+    invalid(f.path, fmt::format("truncated, or damaged: its header promises {} texts of {} tokens, and it has {} bytes",
+                                h.texts, h.tokens, size));
+  requireNames(f);
+  f.ends.resize(size_t(h.texts));
+  f.labels.resize(size_t(h.texts));
+  read(f, h.endsAt(), f.ends.data(), f.ends.size() * sizeof(int64_t));
+  read(f, h.labelsAt(), f.labels.data(), f.labels.size() * sizeof(int32_t));
+  for (size_t i = 0; i < f.ends.size(); ++i) {
+    const int64_t length = f.ends[i] - f.beginOf(i);
+    if (f.ends[i] > h.tokens || length < 1)
+      invalid(f.path, fmt::format("damaged: text {} ends at token {} of {}", i, f.ends[i], h.tokens));
+    if (length > limits.blockSize)
+      invalid(f.path,
+              fmt::format("text {} has {} tokens, and the model sees {} (block_size)", i, length, limits.blockSize),
+              fmt::format("make it again with `gptc data prepare --context {}`, or write a larger model.block_size",
+                          limits.blockSize));
+    if (f.labels[i] < 0 || f.labels[i] >= limits.labels)
+      invalid(f.path, fmt::format("damaged: text {} has the label {} of {}", i, f.labels[i], limits.labels));
+  }
+  if (f.ends.back() != h.tokens)
+    invalid(f.path, fmt::format("damaged: its texts have {} tokens of {}", f.ends.back(), h.tokens));
+}
+
+void LabelledData::requireNames(const File &f) const {
+  std::string text(size_t(f.header.nameBytes), '\0');
+  read(f, f.header.namesAt(), text.data(), text.size());
+  std::vector<std::string> there;
+  const nlohmann::json list = parseJsonOrDiscard<nlohmann::json>(text);
+  for (const nlohmann::json &name : list.is_array() ? list : nlohmann::json::array())
+    there.push_back(name.is_string() ? name.get<std::string>() : "");
+  if (there.empty() || int64_t(there.size()) != f.header.labels)
+    invalid(f.path, "damaged: it does not name its labels");
+  const bool differ = !limits.names.empty() && there != limits.names;
+  if (differ || f.header.labels != limits.labels)
+    invalid(f.path,
+            fmt::format("its labels are {}, and the model's {}", quotedList(there),
+                        limits.names.empty() ? fmt::format("{}", limits.labels) : quotedList(limits.names)),
+            "name the labels.json beside the file in data.labels and compile again, or make the file again with "
+            "`gptc data prepare --labels` and the model's");
+}
+
+std::vector<uint32_t> LabelledData::words(const File &f, int64_t begin, int64_t count) const {
+  std::vector<uint32_t> found(static_cast<size_t>(count));
+  read(f, f.header.tokensAt() + 4 * begin, found.data(), found.size() * sizeof(uint32_t));
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (idOf(found[i]) < limits.vocab && typeOf(found[i]) < std::max<int64_t>(1, limits.types))
+      continue;
+    const int64_t text =
+        std::upper_bound(f.ends.begin(), f.ends.end(), begin + int64_t(i)) - f.ends.begin();
+    throw UserError(ErrorCode::TokenOutOfRange,
+                    fmt::format("{}: text {} has token {} of type {}, and the model {} tokens of {} types", f.path, text,
+                                idOf(found[i]), typeOf(found[i]), limits.vocab, limits.types),
+                    "prepare the data with the model's own tokenizer");
+  }
+  return found;
+}
+
+void LabelledData::trainingRow(uint64_t seed, int64_t g, const SequenceRow &row) const {
+  evalRow(Permutation(texts, seed, uint64_t(g / texts))(g % texts), row);
+}
+
+int64_t LabelledData::targets(uint64_t, int64_t, int64_t count) const { return count; }
+
+int64_t LabelledData::evalRow(int64_t number, const SequenceRow &row) const {
+  size_t i = files.size() - 1;
+  while (files[i].first > number)
+    --i;
+  const File &f = files[i];
+  const size_t text = size_t(number - f.first);
+  const int64_t begin = f.beginOf(text), length = f.ends[text] - begin;
+  const std::vector<uint32_t> found = words(f, begin, length);
+  emptyRow(row);
+  for (int64_t t = 0; t < length; ++t) {
+    row.x[t] = int32_t(idOf(found[size_t(t)]));
+    row.types[t] = int32_t(typeOf(found[size_t(t)]));
+    row.documents[2 * t] = 0;
+    row.documents[2 * t + 1] = length;
+  }
+  row.y[0] = f.labels[text];
+  return 1;
+}
+
+void LabelledData::emptyRow(const SequenceRow &row) const {
+  row.y[0] = -1;
+  for (int64_t t = 0; t < limits.blockSize; ++t) {
+    row.x[t] = row.types[t] = 0;
+    row.documents[2 * t] = t;
+    row.documents[2 * t + 1] = t + 1;
+  }
+}
+
+void LabelledData::checkTokens() const {
+  for (const File &f : files)
+    checkFile(f);
+}
+
+void LabelledData::checkFile(const File &f) const {
+  for (int64_t begin = 0; begin < f.header.tokens; begin += kPiece)
+    words(f, begin, std::min(kPiece, f.header.tokens - begin));
+}
+
+void LabelledData::requireLargest(size_t i, uint32_t largest) const {
+  if (largest >= limits.vocab)
+    checkFile(files[i]);
+}
+
+TrainingData::Content LabelledData::content(size_t i, const std::atomic<bool> &givenUp) const {
+  const File &f = files[i];
+  Content r;
+  Hasher h;
+  const int64_t endOfTokens = f.header.tokensAt() + 4 * f.header.tokens;
+  std::vector<uint32_t> piece(static_cast<size_t>(kPiece));
+  for (int64_t at = f.header.tokensAt(); at < f.header.bytes() && !givenUp; at += 4 * kPiece) {
+    const int64_t bytes = std::min(4 * kPiece, f.header.bytes() - at);
+    read(f, at, piece.data(), size_t(bytes));
+    h.update(piece.data(), size_t(bytes));
+    for (int64_t t = 0; t < std::min(bytes, endOfTokens - at) / 4; ++t)
+      r.largest = std::max(r.largest, idOf(piece[size_t(t)]));
+  }
+  r.hash = h.finish();
+  return r;
+}
+
+std::vector<std::string> LabelledData::paths() const {
+  std::vector<std::string> r;
+  for (const File &f : files)
+    r.push_back(f.path);
+  return r;
+}
+
+std::vector<std::string> LabelledData::names() const {
+  std::vector<std::string> r;
+  for (const File &f : files)
+    r.push_back(f.name);
+  return r;
+}
+
+}  // namespace gptc
