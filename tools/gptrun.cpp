@@ -451,6 +451,12 @@ int run(int argc, char **argv) {
   auto addThreads = [&](Command a) {
     a.option("--threads", o.threads, "threads; never changes results; default: 0, all cores").within(0, 4096);
   };
+  auto addOutDir = [&](Command a) {
+    a.option("--out-dir", o.outDir,
+             "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
+             "working folder")
+        .type("DIR");
+  };
   auto common = [&](Command a, bool takesModels = false) {
     if (takesModels)
       a.option("PLAN", o.plan, "folder written by `gptc compile`, a Hugging Face folder or a GGUF file")
@@ -458,10 +464,7 @@ int run(int argc, char **argv) {
     else
       a.option("PLAN", o.plan, "folder written by `gptc compile`").type("FOLDER");
     addThreads(a);
-    a.option("--out-dir", o.outDir,
-             "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
-             "working folder")
-        .type("DIR");
+    addOutDir(a);
   };
   common(app);
   auto weights = [&](Command a) {
@@ -489,12 +492,15 @@ int run(int argc, char **argv) {
   addRunAsOptions(embed, o.as);
   weights(embed);
   addEmbedOptions(embed, o.embed);
-  Command classify = app.command("classify", "labels of texts, by a classifier of Hugging Face's");
-  classify.option("MODEL", o.plan, "a folder of BertForSequenceClassification").type("DIR");
+  Command classify = app.command("classify", "labels of texts, by a classifier that was trained here or elsewhere");
+  classify.option("MODEL", o.plan, "a plan whose model learns labels, or a folder of BertForSequenceClassification")
+      .type("DIR");
   addThreads(classify);
+  addOutDir(classify);
   addRunAsOptions(classify, o.as);
+  weights(classify);
   addClassifyOptions(classify, o.classify);
-  Command eval = app.command("eval", "loss on the validation data, or on another file");
+  Command eval = app.command("eval", "loss on the validation data, or on another file; of labels also accuracy");
   common(eval, true);
   addRunAsOptions(eval, o.as);
   addCacheOption(eval, o.as);

@@ -58,6 +58,41 @@ double relativeL2(const std::vector<double> &got, const std::vector<double> &wan
   return norm == 0 ? std::sqrt(difference) : std::sqrt(difference / norm);
 }
 
+/// Texts of 1 to T tokens, one a row, whose later tokens have type 1.
+struct Texts {
+  std::vector<int64_t> documents;
+  std::vector<int32_t> types;
+
+  Texts() = default;
+  Texts(int64_t rows, int64_t T) {
+    for (int64_t b = 0; b < rows; ++b) {
+      const int64_t length = b % 4 == 1 ? T : 1 + b * 5 % T;
+      for (int64_t t = 0; t < T; ++t) {
+        documents.push_back(t < length ? 0 : t);
+        documents.push_back(t < length ? length : t + 1);
+        types.push_back(t > length / 2 && t < length);
+      }
+    }
+  }
+  Tensor documentsOf(int64_t row, int64_t rows, int64_t T) const {
+    const auto from = documents.begin() + 2 * row * T;
+    return Tensor(Type(DType::i64, {rows, T, 2}), std::vector<double>(from, from + 2 * rows * T));
+  }
+  Tensor typesOf(int64_t row, int64_t rows, int64_t T) const {
+    const auto from = types.begin() + row * T;
+    return Tensor(Type(DType::i32, {rows, T}), std::vector<double>(from, from + rows * T));
+  }
+};
+
+/// The settings of a model in BERT's form.
+std::vector<std::string> bertAnd(const std::vector<std::string> &more) {
+  std::vector<std::string> all = {"optimizer.eps=0.01",        "model.causal=false",     "model.norm_position=post",
+                                  "model.embedding_norm=true", "model.token_types=2",    "model.head_transform=true",
+                                  "model.head_bias=true",      "model.activation=gelu"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
 struct StepZero : ::testing::TestWithParam<Case> {
   /// The plan of the tiny model with further settings, ready to run with initial values.
   std::unique_ptr<Session> open(const std::vector<std::string> &settings) {
@@ -84,7 +119,7 @@ TEST_P(StepZero, LossAndEveryGradientEqualTheInterpreters) {
   std::unique_ptr<Session> s = open(settings);
   const Module &joint = *s->plan.joint;
   const int64_t B = joint.attrs.getInt("micro_batch"), T = joint.attrs.getInt("block_size"),
-                N = joint.attrs.getInt("accumulate");
+                N = joint.attrs.getInt("accumulate"), labels = joint.attrs.getInt("labels");
   // Biases and gains away from 0 and 1, so that every term counts.
   for (const auto &state : joint.states)
     if (state->attrs.getString("kind") == "param" && state->type.rank() == 1) {
@@ -104,15 +139,33 @@ TEST_P(StepZero, LossAndEveryGradientEqualTheInterpreters) {
     y[i] = i % 7 == 3 ? -1 : (random >> 20) % 64;
     valid += y[i] >= 0;
   }
+  Texts texts;
+  if (labels) {
+    y.resize(size_t(N * B));
+    for (int32_t &label : y)
+      label = int32_t((random = random * 1664525u + 1013904223u) >> 20) % int32_t(labels);
+    valid = float(y.size());
+    texts = Texts(N * B, T);
+  }
   float loss = 0;
   double wantLoss = 0, wantNorm = 0;
   for (int64_t k = 0; k < N; ++k) {
     int64_t seq0 = k * B;
-    const void *args[] = {&x[k * B * T], &y[k * B * T], &seq0, &valid};
-    s->executor.run(N > 1 ? "accumulate" : "train_step", args);
+    const int64_t perRow = labels ? 1 : T;
+    std::vector<const void *> args = {&x[k * B * T], &y[k * B * perRow]};
     Tensor tokens(Type(DType::i32, {B, T}), std::vector<double>(&x[k * B * T], &x[k * B * T] + B * T));
-    Tensor targets(Type(DType::i32, {B, T}), std::vector<double>(&y[k * B * T], &y[k * B * T] + B * T));
-    std::vector<Tensor> given = {tokens, targets, Tensor::scalar(double(seq0), DType::i64), Tensor::scalar(valid)};
+    Tensor targets(Type(DType::i32, {B, perRow}),
+                   std::vector<double>(&y[k * B * perRow], &y[k * B * perRow] + B * perRow));
+    std::vector<Tensor> given = {tokens, targets};
+    if (labels) {
+      args.insert(args.end(), {&texts.documents[size_t(2 * k * B * T)], &texts.types[size_t(k * B * T)]});
+      given.push_back(texts.documentsOf(k * B, B, T));
+      given.push_back(texts.typesOf(k * B, B, T));
+    }
+    args.insert(args.end(), {&seq0, &valid});
+    s->executor.run(N > 1 ? "accumulate" : "train_step", args);
+    given.push_back(Tensor::scalar(double(seq0), DType::i64));
+    given.push_back(Tensor::scalar(valid));
     std::vector<Tensor> results = interpret(*joint.function(N > 1 ? "accumulate" : "train_step"), given, want);
     if (N == 1)
       wantLoss = results[0].data[0], wantNorm = results[1].data[0];
@@ -199,10 +252,9 @@ INSTANTIATE_TEST_SUITE_P(
              {"model.embedding_scale=50", "model.norm=rmsnorm", "model.qk_norm=whole", "model.norm_position=output",
               "model.position=rope", "model.layers_without_rope=[0]", "model.n_head=4", "model.n_kv_head=2",
               "model.dropout=0"}},
-        Case{"bert_dropout",
-             {"optimizer.eps=0.01", "model.causal=false", "model.norm_position=post", "model.embedding_norm=true",
-              "model.token_types=2", "model.head_transform=true", "model.head_bias=true", "model.activation=gelu",
-              "model.dropout=0.2"}}),
+        Case{"bert_dropout", bertAnd({"model.dropout=0.2"})}, Case{"labels", bertAnd({"model.labels=3", "model.dropout=0"})},
+        Case{"labels_dropout_accumulate",
+             bertAnd({"model.labels=2", "model.dropout=0.2", "train.micro_batch=1"})}),
     [](const auto &info) { return info.param.name; });
 
 struct Cache : StepZero {

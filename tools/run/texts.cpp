@@ -86,6 +86,13 @@ struct Continuing {
   PromptLimits limits;
 };
 
+/// For a model of another program.
+void requireNoRun(const RunOptions &o) {
+  if (o.checkpoint || !o.outDir.empty())
+    throw UserError(ErrorCode::Usage, fmt::format("{} has weights, and no run with others", o.plan),
+                    "leave out --checkpoint and --out-dir, or import the model and compile a plan");
+}
+
 /// One for a model of another program, which is then o.model.
 Plan planForTexts(RunOptions &o, const ImportedModel &imported, ImportFor purpose) {
   Plan plan = planOfModel(imported, o.as, purpose);
@@ -105,9 +112,7 @@ Plan planForTexts(RunOptions &o, ImportFor purpose = ImportFor::tokens) {
     requireNoRunAs(o.as, "a plan has its own", "leave it out, or compile the plan again");
     return plan;
   }
-  if (o.checkpoint || !o.outDir.empty())
-    throw UserError(ErrorCode::Usage, fmt::format("{} has weights, and no run with others", o.plan),
-                    "leave out --checkpoint and --out-dir, or import the model and compile a plan");
+  requireNoRun(o);
   return planForTexts(o, importedModel(o.plan, purpose), purpose);
 }
 
@@ -236,6 +241,7 @@ void runClassify(RunOptions o) {
     form = readHfTextForm(plan.dir + "/hf");
     form.parseSpecial = plan.run.parseSpecial;
   } else {
+    requireNoRun(o);
     const ImportedModel imported = importedModel(o.plan, ImportFor::labels);
     labels = imported.labels;
     form = readHfTextForm(o.plan);

@@ -509,6 +509,119 @@ TEST(ModelBuilder, ClassifiersSeeTypesOfTokens) {
   EXPECT_EQ(buildModel(c, {.embed = true, .labels = 3})->function("embed_16")->body.args.size(), 3u);
 }
 
+/// A model in BERT's form that learns three labels.
+Config labelledConfig() {
+  Config c = variant("types");
+  c.model.causal = false;
+  c.model.embeddingNorm = true;
+  c.model.normPosition = NormPosition::post;
+  c.model.labels = 3;
+  return c;
+}
+
+/// Texts of 4, 1 and 6 tokens, in rows of 6.
+struct LabelledArgs {
+  std::vector<double> tokens, labels, documents, types;
+  explicit LabelledArgs(int64_t rows) : tokens(size_t(6 * rows)), documents(size_t(12 * rows)), types(size_t(6 * rows)) {
+    const size_t lengths[] = {4, 1, 6};
+    for (size_t b = 0; b < size_t(rows); ++b) {
+      labels.push_back(double(b % 3));
+      for (size_t t = 0; t < 6; ++t) {
+        const bool text = t < lengths[b % 3];
+        tokens[6 * b + t] = text ? double((5 * b + 3 * t) % 11) : 0;
+        types[6 * b + t] = text && t > 1;
+        documents[2 * (6 * b + t)] = text ? 0 : double(t);
+        documents[2 * (6 * b + t) + 1] = text ? double(lengths[b % 3]) : double(t + 1);
+      }
+    }
+  }
+  std::vector<Tensor> args() const {
+    const int64_t rows = int64_t(labels.size());
+    return {integers(Type(DType::i32, {rows, 6}), tokens), integers(Type(DType::i32, {rows, 1}), labels),
+            integers(Type(DType::i64, {rows, 6, 2}), documents), integers(Type(DType::i32, {rows, 6}), types)};
+  }
+};
+
+TEST(ModelBuilder, LabelsAreLearnedByTheFirstToken) {
+  Config c = labelledConfig();
+  c.train.microBatch = 3;
+  const auto m = buildModel(c);
+  EXPECT_EQ(verify(*m), std::vector<std::string>{});
+  ASSERT_EQ(m->functions.size(), 2u) << "it continues no text";
+  EXPECT_EQ(m->attrs.getInt("labels"), 3);
+  EXPECT_FALSE(m->attrs.has("mask_token"));
+  EXPECT_EQ(typesOf(*m, {"pooler.dense.weight", "pooler.dense.bias", "classifier.weight", "classifier.bias",
+                         "lm_head.bias", "head.dense.weight"}),
+            (Types{"f32[8,8]", "f32[8]", "f32[8,3]", "f32[3]", "-", "-"}));
+  const std::vector<Type> results = m->function("eval")->results();
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0].str(), "f32[3,1]");
+  EXPECT_EQ(results[1].str(), "f32[3,1,3]");
+  StateMap states = initialStates(*m, 5);
+  // Biases and gains away from 0 and 1, so that every term counts.
+  for (const auto &s : m->states)
+    if (s->type.rank() == 1)
+      for (size_t i = 0; i < states[s->name].data.size(); ++i)
+        states[s->name].data[i] += 0.3 * std::sin(double(i + s->name.size()));
+  LabelledArgs given(3);
+  const std::vector<Tensor> evaluated = interpret(*m->function("eval"), given.args(), states);
+  std::vector<Tensor> args = given.args();
+  args.push_back(Tensor::scalar(0, DType::i64));
+  double sum = 0;
+  for (size_t b = 0; b < 3; ++b) {
+    const double *logits = &evaluated[1].data[3 * b];
+    const double nll = std::log(std::exp(logits[0]) + std::exp(logits[1]) + std::exp(logits[2])) - logits[b];
+    EXPECT_NEAR(evaluated[0].data[b], nll, 1e-12) << b;
+    sum += nll;
+  }
+  EXPECT_NEAR(interpret(*m->function("forward"), args, states)[0].data[0], sum, 1e-12);
+
+  const auto logitsOf = [&] { return interpret(*m->function("eval"), given.args(), states)[1].data; };
+  const std::vector<double> before = logitsOf();
+  given.tokens[5] = 9, given.types[5] = 2, given.tokens[6 + 3] = 4;  // behind the texts
+  EXPECT_EQ(logitsOf(), before) << "what is no text changes nothing";
+  given.types[2] = 0;
+  const std::vector<double> typed = logitsOf();
+  EXPECT_GT(std::abs(typed[0] - before[0]), 1e-9) << "the first token sees the types of its text";
+  EXPECT_EQ(std::vector(typed.begin() + 3, typed.end()), std::vector(before.begin() + 3, before.end()));
+
+  // The functions of `gptrun classify` give the same of a text alone.
+  c.model.blockSize = 6;
+  const auto embeds = buildModel(c, {.embed = true, .labels = 3});
+  std::vector<double> tokens(16, 0), positions(16, 0), documents(32), types(16, 0);
+  for (size_t i = 0; i < 16; ++i) {
+    documents[2 * i] = i < 6 ? 0 : double(i);
+    documents[2 * i + 1] = i < 6 ? 6 : double(i + 1);
+    if (i < 6)
+      tokens[i] = given.tokens[12 + i], types[i] = given.types[12 + i], positions[i] = double(i);
+  }
+  const Tensor text[] = {integers(Type(DType::i32, {1, 16}), tokens), integers(Type(DType::i64, {16}), positions),
+                         integers(Type(DType::i64, {1, 16, 2}), documents), integers(Type(DType::i32, {1, 16}), types)};
+  const std::vector<double> vectors = interpret(*embeds->function("embed_16"), text, states)[0].data;
+  Tensor first(Type(DType::f32, {16, 8}));
+  std::copy(vectors.begin(), vectors.begin() + 8, first.data.begin());
+  const Tensor firsts[] = {first};
+  const std::vector<double> alone = interpret(*embeds->function("labels"), firsts, states)[0].data;
+  for (size_t l = 0; l < 3; ++l)
+    EXPECT_NEAR(alone[l], typed[6 + l], 1e-12);
+}
+
+TEST(ModelBuilder, DropoutOfLabelsHasItsOwnStreams) {
+  Config c = labelledConfig();
+  c.model.dropout = 0.25;
+  const auto m = buildModel(c);
+  EXPECT_EQ(verify(*m), std::vector<std::string>{});
+  std::multiset<int64_t> streams;
+  for (const Op &op : m->function("forward")->body)
+    if (op.isOneOf(OpKind::dropout, OpKind::attention))
+      streams.insert(op.attrs.getInt("stream"));
+  // Of the embedding, of three sites in two layers, and of the pooler.
+  EXPECT_EQ(streams.size(), 8u);
+  EXPECT_EQ(std::set<int64_t>(streams.begin(), streams.end()).size(), 8u);
+  for (const Op &op : m->function("eval")->body)
+    EXPECT_FALSE(op.is(OpKind::dropout) || op.attrs.getFloat("p") != 0) << print(op);
+}
+
 TEST(ModelBuilder, AttributesOfAttentionAndRotations) {
   Config c = variant("gemma");
   c.model.position = Position::rope;

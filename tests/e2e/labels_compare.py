@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Trains a BertForSequenceClassification by transformers, and compares losses and what came of them with gptc's.
+
+  labels_compare.py FOLDER TEXTS LOG MINE TEXT LOGITS
+
+FOLDER: the model that both begin with. TEXTS: JSON lines of texts and labels, all of which are one batch, padded to the longest.
+LOG: gptc's log.jsonl, of ten steps of AdamW at 0.003. MINE: what gptc has exported. TEXT: one that it gives LOGITS. Exit status: 0
+equal, 1 not, 77 transformers or PyTorch is missing.
+"""
+import json
+import os
+import sys
+import warnings
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+try:
+    import torch
+    from transformers import BertForSequenceClassification, __version__
+except ImportError as e:
+    print(f"skipped: {e}")
+    sys.exit(77)
+
+
+def ids_of(text):
+    return [2] + [int(word[1:]) for word in text.split()] + [3]
+
+
+def load(folder):
+    model, info = BertForSequenceClassification.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info[kind]:
+            sys.exit(f"{folder}: {kind}: {info[kind]}")
+    return model.eval()  # without dropout, as the run was
+
+
+def main():
+    folder, texts, log, mine, text, logits = sys.argv[1:]
+    model = load(folder)
+    examples = [json.loads(line) for line in open(texts, encoding="utf-8")]
+    rows = [ids_of(e["text"]) for e in examples]
+    longest = max(map(len, rows))
+    ids = torch.tensor([r + [0] * (longest - len(r)) for r in rows])
+    mask = torch.tensor([[1] * len(r) + [0] * (longest - len(r)) for r in rows])
+    labels = torch.tensor([model.config.label2id[e["label"]] for e in examples])
+    # Decay is of matrices only.
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim <= 1]
+    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
+                                  lr=0.003, betas=(0.9, 0.95), eps=1e-8)
+    wanted = [entry["loss"] for entry in map(json.loads, open(log, encoding="utf-8")) if "loss" in entry]
+    if len(wanted) != 10:
+        sys.exit(f"{len(wanted)} losses in {log}")
+    worst = 0
+    for want in wanted:
+        loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
+        worst = max(worst, abs(loss.item() / want - 1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"transformers {__version__}: losses {wanted[0]:.6f} to {wanted[-1]:.6f}, which differ by {worst:.1e} at most")
+    if not worst <= 1e-5:
+        sys.exit("the losses differ")
+    there = load(mine)
+    row = torch.tensor([ids_of(text)])
+    with torch.no_grad():
+        found = there(input_ids=row, attention_mask=torch.ones_like(row)).logits[0].double()
+    far = (found - torch.tensor(json.loads(logits), dtype=torch.float64)).abs().max().item()
+    print(f"logits of {there.config.id2label} differ by {far:.1e}")
+    if not far <= 1e-5:
+        sys.exit("the logits differ")
+
+
+warnings.simplefilter("ignore")
+main()

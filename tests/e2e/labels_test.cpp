@@ -1,0 +1,340 @@
+// Training with labels: from texts to a classifier that `gptrun classify` and transformers take.
+#include "frontends/model_builder.h"
+#include "frontends/toml_config.h"
+#include "ir/facts.h"
+#include "ir/opdef.h"
+#include "passes/pass.h"
+#include "support/json.h"
+#include "tests/support/harness.h"
+#include "tests/support/oracles.h"
+#include "tests/support/words_tokenizer.h"
+
+#include <cmath>
+#include <filesystem>
+#include <sstream>
+
+using namespace e2e;
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+const std::string here = GPTC_SOURCE_DIR "/tests/e2e/";
+
+struct LabelsTest : ::testing::Test {
+  static constexpr int texts = 24;
+  Workplace w;
+
+  /// A copy of a model with a tokenizer that puts t2 and t3 around texts.
+  std::string folder(const std::string &of) {
+    const std::string to = w.path(fs::path(of).filename());
+    fs::create_directories(to);
+    writeFile(to + "/tokenizer.json", tokenizerOf31Words(true));
+    for (const auto &file : fs::directory_iterator(here + of))
+      if (file.path().filename() != "golden.json")
+        fs::copy(file, to, fs::copy_options::overwrite_existing);
+    return to;
+  }
+  /// Text i: a word that tells the label, t7 or t9, among others.
+  static std::string text(int i) {
+    std::vector<std::string> words;
+    for (int j = 0; j < i / 2 % 4; ++j)
+      words.push_back(fmt::format("t{}", 10 + (i * 5 + j * 3) % 12));
+    words.insert(words.begin() + i % int(words.size() + 1), i % 2 ? "t7" : "t9");
+    return fmt::format("{}", fmt::join(words, " "));
+  }
+  static std::string label(int i) { return i % 2 ? "bright" : "dull"; }
+  std::string writeTexts() {
+    std::string lines;
+    for (int i = 0; i < texts; ++i)
+      lines += json{{"text", text(i)}, {"label", label(i)}}.dump() + "\n";
+    writeFile(w.path("texts.jsonl"), lines);
+    return w.path("texts.jsonl");
+  }
+
+  void good(const Result &r) { ASSERT_EQ(r.code, 0) << r.output; }
+  void refuses(const Result &r, int code, const std::string &why) {
+    EXPECT_EQ(r.code, code) << r.output;
+    EXPECT_NE(r.output.find(why), std::string::npos) << why << "\n" << r.output;
+  }
+
+  /// Prepares the texts and writes model.toml, to begin with a folder.
+  void import(const std::string &dir, const std::string &labels) {
+    good(w.gptc({"data", "prepare", writeTexts(), "--tokenizer", dir + "/tokenizer.json", "--labels", labels,
+                 "--val-fraction", "0", "--out", w.path("data")}));
+    const Result r =
+        w.gptc({"import", dir, "--labels", w.path("data/labels.json"), "--force", "-o", w.path("model.toml")});
+    good(r);
+  }
+  std::string compile(const std::string &name, const std::vector<std::string> &settings) {
+    std::vector<std::string> args = {"compile", w.path("model.toml"), "-o", w.path(name)};
+    std::vector<std::string> all = {"model.block_size=8",     fmt::format("train.global_batch_tokens={}", 8 * texts),
+                                    "train.micro_batch=24",   "optimizer.lr=0.01",
+                                    "optimizer.schedule=constant", "optimizer.warmup_steps=0",
+                                    "optimizer.weight_decay=0", "eval.every=0",
+                                    "eval.steps=0",           "checkpoint.every=0",
+                                    "log.every=1",            "log.mfu_peak=1e11",
+                                    "data.val='" + w.path("data/train.bin") + "'"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    for (const std::string &s : all)
+      args.insert(args.end(), {"--set", s});
+    good(w.gptc(args));
+    return w.path(name);
+  }
+  /// The labels that a classifier gives the texts.
+  std::vector<std::string> labelsBy(std::vector<std::string> args) {
+    std::string lines;
+    for (int i = 0; i < texts; ++i)
+      lines += text(i) + "\n";
+    writeFile(w.path("texts.txt"), lines);
+    args.insert(args.begin(), "classify");
+    args.insert(args.end(), {"--texts", w.path("texts.txt"), "--precision", "fp32"});
+    if (fs::exists(args[1] + "/planned.gir"))
+      args.resize(args.size() - 2);
+    const Result r = w.gptrun(args);
+    EXPECT_EQ(r.code, 0) << r.output;
+    std::vector<std::string> found;
+    std::istringstream in(r.output);
+    for (std::string line; std::getline(in, line);)
+      if (line.starts_with("{"))
+        found.push_back(json::parse(line).at("label"));
+    return found;
+  }
+  static std::vector<std::string> wanted() {
+    std::vector<std::string> all;
+    for (int i = 0; i < texts; ++i)
+      all.push_back(label(i));
+    return all;
+  }
+};
+
+// A classifier with the right names, that it had before; one without a head; and one of many labels is refused.
+TEST_F(LabelsTest, AKeywordIsLearned) {
+  for (const std::string of : {"labels/two", "hf/bert"}) {
+    const std::string dir = folder(of), name = fs::path(dir).filename();
+    const bool head = of == "labels/two";
+    import(dir, head ? dir : "auto");
+    const std::string plan = compile(name + ".plan", {"train.steps=300", "train.micro_batch=8"});
+    const std::string out = w.path(name + "-out");
+    const Result trained = w.gptrun({plan, "--out-dir", out});
+    good(trained);
+    for (const char *layer : {"pooler.dense", "classifier"})
+      EXPECT_EQ(trained.output.find(fmt::format("has no {}: it begins at random", layer)) == std::string::npos, head)
+          << trained.output;
+    EXPECT_NE(trained.output.find("accuracy 1.0000"), std::string::npos) << trained.output;
+    bool logged = false;
+    std::istringstream log(readFile(out + "/log.jsonl"));
+    for (std::string line; std::getline(log, line);)
+      logged |= json::parse(line).value("val_accuracy", 0.0) == 1.0;
+    EXPECT_TRUE(logged);
+    const Result evaluated = w.gptrun({"eval", plan, "--out-dir", out, "--data", w.path("data/train.bin")});
+    good(evaluated);
+    EXPECT_NE(evaluated.output.find("accuracy 1.0000"), std::string::npos) << evaluated.output;
+
+    const std::string latest = out + "/checkpoints/latest", mine = w.path(name + "-mine");
+    const json config = json::parse(readFile(latest + "/config.json"));
+    EXPECT_EQ(config.at("architectures"), json::array({"BertForSequenceClassification"}));
+    EXPECT_EQ(config.at("problem_type"), "single_label_classification");
+    const json names = head ? json{{"0", "dull"}, {"1", "bright"}} : json{{"0", "bright"}, {"1", "dull"}};
+    EXPECT_EQ(config.at("id2label"), names);
+    good(w.gptc({"export", out, "-o", mine}));
+    EXPECT_EQ(labelsBy({latest}), wanted());
+    EXPECT_EQ(labelsBy({mine}), wanted());
+    EXPECT_EQ(labelsBy({plan, "--out-dir", out}), wanted());
+    good(w.gptrun({"embed", plan, "--out-dir", out, "--text", "t7"}));
+    refuses(w.gptrun({"sample", plan, "--out-dir", out, "--prompt", "t7"}), 3, "a classifier of texts cannot continue");
+    // What was made here is a beginning again, its head included.
+    good(w.gptc({"import", mine, "--labels", w.path("data/labels.json"), "--force", "-o", w.path("again.toml")}));
+  }
+}
+
+TEST_F(LabelsTest, NothingButTheTextsChangesBits) {
+  import(folder("hf/bert"), "auto");
+  const std::vector<std::string> steps = {"train.steps=12", "model.dropout=0.1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), steps.begin(), steps.end());
+    return more;
+  };
+  const std::string whole = compile("whole", steps), state = w.train(whole, "whole-out");
+  ASSERT_FALSE(state.empty());
+  EXPECT_EQ(w.train(whole, "one-thread", {"--threads", "1"}), state);
+  for (const int micro : {8, 3, 1})
+    EXPECT_EQ(w.train(compile(fmt::format("micro-{}", micro), with({fmt::format("train.micro_batch={}", micro)})),
+                      fmt::format("micro-{}-out", micro)),
+              state)
+        << micro;
+  // In parts, and of other seeds other bits.
+  w.train(whole, "parts", {"--steps", "5"});
+  EXPECT_EQ(w.train(whole, "parts"), state);
+  EXPECT_EQ(logLines(w.path("parts")), logLines(w.path("whole-out")));
+  EXPECT_NE(w.train(compile("seed", with({"train.seed=3"})), "seed-out"), state);
+  // Shards of the batch are added in a tree, whoever has them.
+  const std::string sharded =
+      compile("sharded", with({"train.micro_batch=6", "parallel.logical_shards=2"})),
+                    both = w.train(sharded, "one-rank");
+  EXPECT_EQ(w.train(sharded, "two-ranks", {"--ranks-per-node", "2"}), both);
+  EXPECT_EQ(logLines(w.path("two-ranks")), logLines(w.path("one-rank")));
+}
+
+TEST_F(LabelsTest, EvaluationDoesNotDependOnTheMicroBatch) {
+  import(folder("labels/two"), "auto");
+  std::string first;
+  for (const int micro : {24, 5, 1}) {  // of 24 texts 5 do not divide
+    const std::string plan = compile(fmt::format("micro-{}", micro),
+                                     {fmt::format("train.micro_batch={}", micro),
+                                      fmt::format("train.global_batch_tokens={}", 8 * micro)});
+    const Result r = w.gptrun({"eval", plan, "--out-dir", w.path("none"), "--steps", "0"});
+    good(r);
+    const std::string said = r.output.substr(0, r.output.find(" ("));
+    EXPECT_NE(said.find("accuracy "), std::string::npos) << said;
+    first = first.empty() ? said : first;
+    EXPECT_EQ(said, first);
+  }
+}
+
+TEST_F(LabelsTest, WhatDoesNotFitIsNamed) {
+  const std::string two = folder("labels/two"), bert = folder("hf/bert"), five = folder("labels/five");
+  import(two, "auto");  // in another order than the head's, which is a note
+  const std::string names = w.path("data/labels.json"), toml = w.path("model.toml");
+  const auto compiled = [&](const std::vector<std::string> &settings) {
+    std::vector<std::string> args = {"compile", toml, "-o", w.path("plan"), "--set", "model.block_size=8"};
+    for (const std::string &s : settings)
+      args.insert(args.end(), {"--set", s});
+    return w.gptc(args);
+  };
+  refuses(w.gptc({"import", five, "--labels", names, "-o", w.path("five.toml")}), 3,
+          "the head there tells 5 labels, and the model 2");
+  refuses(compiled({"model.init_from='hf:" + five + "'", "model.n_embd=12"}), 3, "the head there tells 5 labels");
+  refuses(compiled({"model.labels=3"}), 3, "names 2");
+  refuses(compiled({"data.labels='" + w.path("none.json") + "'"}), 3, "none.json");
+  refuses(compiled({"model.norm_position=pre"}), 3, "labels of texts are built for models of BERT's form");
+  refuses(compiled({"compile.target=cuda:sm_90a"}), 3, "training with labels is built for CPUs");
+  refuses(compiled({"parallel.tensor=2"}), 3, "parallel.tensor is not built yet");
+  // Other data than the model's.
+  good(compiled({}));
+  const std::string plan = w.path("plan");
+  writeFile(w.path("labels.json"), "[\"dull\", \"bright\"]");
+  good(w.gptc({"data", "prepare", w.path("texts.jsonl"), "--tokenizer", two + "/tokenizer.json", "--labels",
+               w.path("labels.json"), "--out", w.path("other")}));
+  refuses(w.gptrun({"eval", plan, "--data", w.path("other/train.bin")}), 3,
+          "its labels are \"dull\" and \"bright\", and the model's \"bright\" and \"dull\"");
+  refuses(w.gptrun({"eval", plan, "--data", w.path("val.bin")}), 3, "no file of texts with labels");
+  good(compiled({"model.block_size=4"}));
+  refuses(w.gptrun({plan, "--out-dir", w.path("out")}), 3, "--context 4");
+  // Weights that lack more than the head, and weights of which half is there.
+  refuses(w.gptrun({"classify", bert, "--text", "t7"}), 3, "no classifier of texts");
+  const std::string unlabelled = w.compile("tiny");
+  refuses(w.gptrun({"classify", unlabelled, "--text", "t7"}), 3, "tells no labels");
+  refuses(w.gptrun({"classify", two, "--checkpoint", "best", "--text", "t7"}), 2, "has weights, and no run");
+}
+
+// The gradients of the graph that a run differentiates, of what is new in it.
+TEST(LabelledModule, GradientsAreFiniteDifferences) {
+  using namespace gptc;
+  Config c;
+  c.name = "small";
+  ModelConfig &m = c.model;
+  m.nLayer = 1;
+  m.nHead = m.nKvHead = 2;
+  m.nEmbd = 8;
+  m.ffnDim = 12;
+  m.vocabSize = 11;
+  m.blockSize = 4;
+  m.causal = false;
+  m.embeddingNorm = m.headTransform = m.headBias = true;
+  m.normPosition = NormPosition::post;
+  m.activation = Activation::gelu;
+  m.tokenTypes = 2;
+  m.labels = 3;
+  m.qkvBias = m.attentionBias = m.mlpBias = m.normBias = true;
+  c.train.microBatch = 3;
+  c.train.accumulate = 1;
+  const auto forward = buildModel(c);
+  const auto joint = forward->clone();
+  PipelineOptions quiet;
+  quiet.reproFile = "";
+  runPipeline(*joint, parsePipeline("autodiff", nullptr), quiet);
+  StateMap states;
+  for (const auto &s : forward->states) {
+    Tensor &t = states[s->name] = initialValue(*s, 3);
+    if (s->type.rank() == 1)
+      for (size_t i = 0; i < t.data.size(); ++i)
+        t.data[i] += 0.2 * std::cos(double(3 * i + s->name.size()));
+  }
+  std::vector<double> tokens(12), labels = {2, 0, 1}, documents(24), types(12);
+  const int lengths[] = {3, 1, 4};
+  for (int b = 0; b < 3; ++b)
+    for (int t = 0; t < 4; ++t) {
+      const int i = 4 * b + t;
+      const bool text = t < lengths[b];
+      tokens[size_t(i)] = text ? i * 5 % 11 : 0;
+      types[size_t(i)] = text && t > 0;
+      documents[size_t(2 * i)] = text ? 0 : t;
+      documents[size_t(2 * i + 1)] = text ? lengths[b] : t + 1;
+    }
+  std::vector<Tensor> args = {Tensor(Type(DType::i32, {3, 4}), tokens), Tensor(Type(DType::i32, {3, 1}), labels),
+                              Tensor(Type(DType::i64, {3, 4, 2}), documents), Tensor(Type(DType::i32, {3, 4}), types),
+                              Tensor::scalar(0, DType::i64)};
+  const auto loss = [&] { return interpret(*forward->function("forward"), args, states)[0].data[0] / 3; };
+  std::vector<Tensor> all = args;
+  all.push_back(Tensor::scalar(3));
+  const std::vector<Tensor> results = interpret(*joint->function("train_step"), all, states);
+  EXPECT_NEAR(results[0].data[0], loss(), 1e-12);
+  size_t next = 1, compared = 0;
+  for (const auto &s : forward->states) {
+    if (kindOf(*s) != StateKind::param)
+      continue;
+    const Tensor &gradient = results.at(next++);
+    const llvm::StringRef name = s->name;
+    if (!name.starts_with("classifier.") && !name.starts_with("pooler.") && name != "wtt.weight" && name != "wpe.weight")
+      continue;
+    ++compared;
+    double worst = 0, most = 0;
+    for (size_t i = 0; i < gradient.data.size(); ++i) {
+      double &x = states[s->name].data[i];
+      const double kept = x, h = 1e-4;
+      double d[2];
+      for (int k = 0; k < 2; ++k) {  // two central differences and Richardson's step
+        x = kept + h * (k + 1);
+        const double up = loss();
+        x = kept - h * (k + 1);
+        d[k] = (up - loss()) / (2 * h * (k + 1));
+      }
+      x = kept;
+      const double numeric = (4 * d[0] - d[1]) / 3;
+      worst = std::max(worst, std::abs(numeric - gradient.data[i]));
+      most = std::max(most, std::abs(numeric));
+    }
+    EXPECT_GT(most, 1e-6) << s->name;
+    EXPECT_LE(worst, 1e-6 * most) << s->name;
+  }
+  EXPECT_EQ(compared, 6u);
+  EXPECT_EQ(next, results.size());
+}
+
+// Ten steps of AdamW by transformers' BertForSequenceClassification, on all texts at once.
+TEST_F(LabelsTest, LossesAreThoseOfTransformers) {
+  const std::string dir = folder("labels/two");
+  import(dir, dir);
+  const std::string plan = compile("plan", {"train.steps=10", "optimizer.lr=0.003", "optimizer.betas=[0.9, 0.95]",
+                                            "optimizer.weight_decay=0.1", "train.grad_clip=0", "train.micro_batch=6"});
+  good(w.gptrun({plan, "--out-dir", w.path("out")}));
+  good(w.gptc({"export", w.path("out"), "-o", w.path("mine")}));
+  const Result classified = w.gptrun({"classify", w.path("mine"), "--precision", "fp32", "--logits", "--text", text(7)});
+  good(classified);
+  const std::string logits =
+      json::parse(classified.output.substr(classified.output.find("{\""))).at("logits").dump();
+  for (const std::string &version : gptc::test::transformersPaths()) {
+    const gptc::test::Compared r = gptc::test::compareBy(
+        "tests/e2e/labels_compare.py",
+        fmt::format("'{}' '{}' '{}' '{}' '{}' '{}'", dir, w.path("texts.jsonl"), w.path("out/log.jsonl"),
+                    w.path("mine"), text(7), logits),
+        version);
+    if (r.isMissing())
+      GTEST_SKIP() << "no Python with transformers and PyTorch: " << r.said;
+    EXPECT_EQ(r.code, 0) << r.said;
+    std::printf("%s", r.said.c_str());
+  }
+}
+
+}  // namespace

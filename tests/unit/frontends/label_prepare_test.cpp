@@ -1,0 +1,281 @@
+// Texts with labels: reading JSON lines and tables, numbering labels, and the files that come of them.
+#include "frontends/label_prepare.h"
+
+#include "frontends/label_names.h"
+#include "frontends/labelled_texts.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/json.h"
+#include "support/labelled_file.h"
+#include "tests/support/words_tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+using namespace gptc;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+/// The content of a file of texts.
+struct Content {
+  LabelledHeader header;
+  std::vector<std::vector<uint32_t>> texts;
+  std::vector<int32_t> labels;
+  std::string names;
+};
+
+class LabelPrepare : public testing::Test {
+protected:
+  void SetUp() override {
+    fs::create_directories(dir);
+    write("tokenizer.json", e2e::tokenizerOf31Words(true));
+  }
+  void TearDown() override { fs::remove_all(dir); }
+  std::string path(const std::string &name) const { return (dir / name).string(); }
+  std::string write(const std::string &name, const std::string &text) const {
+    std::ofstream(dir / name, std::ios::binary) << text;
+    return path(name);
+  }
+  PrepareOptions options(const Names &files, const std::string &labels = "auto") const {
+    PrepareOptions o;
+    o.files = files;
+    o.tokenizer = path("tokenizer.json");
+    o.outDir = path("out");
+    o.labels = labels;
+    o.valFraction = 0;
+    return o;
+  }
+  Content read(const std::string &name) const {
+    const std::string bytes = readInput(path("out/" + name), "texts");
+    Content c;
+    EXPECT_GE(bytes.size(), size_t(LabelledHeader::kBytes));
+    std::memcpy(&c.header, bytes.data(), sizeof c.header);
+    EXPECT_EQ(int64_t(bytes.size()), c.header.bytes());
+    std::vector<int64_t> ends(size_t(c.header.texts));
+    c.labels.resize(ends.size());
+    std::memcpy(ends.data(), bytes.data() + c.header.endsAt(), 8 * ends.size());
+    std::memcpy(c.labels.data(), bytes.data() + c.header.labelsAt(), 4 * ends.size());
+    for (int64_t i = 0, begin = 0; i < c.header.texts; begin = ends[size_t(i++)]) {
+      std::vector<uint32_t> &text = c.texts.emplace_back(size_t(ends[size_t(i)] - begin));
+      std::memcpy(text.data(), bytes.data() + c.header.tokensAt() + 4 * begin, 4 * text.size());
+    }
+    c.names = bytes.substr(size_t(c.header.namesAt()));
+    return c;
+  }
+  /// "302 a.jsonl:2: ...": the code and the message, without the folder; "" if nothing is thrown.
+  template <typename F> std::string problemOf(F call) const {
+    try {
+      call();
+    } catch (const UserError &e) {
+      std::string said = e.diagnostics[0].message;
+      for (size_t at; (at = said.find(dir.string() + "/")) != std::string::npos;)
+        said.erase(at, dir.string().size() + 1);
+      return fmt::format("{} {}", int(e.diagnostics[0].code), said);
+    }
+    return "";
+  }
+  std::string problem(const std::string &name, const std::string &text, const std::string &labels = "auto") const {
+    return problemOf([&] { prepareLabels(options({write(name, text)}, labels)); });
+  }
+  const fs::path dir = fs::path(testing::TempDir()) / fmt::format("gptc-labels-{}", ::getpid());
+};
+
+TEST_F(LabelPrepare, NamesAreThoseOfTheTexts) {
+  const std::string file = write("a.jsonl", "{\"text\": \"t4 t5\", \"label\": \"good\", \"more\": [1]}\n\n"
+                                            "{\"label\": \"bad\", \"text\": \"t6\"}\r\n"
+                                            "{\"text\": \"t7\", \"text_pair\": \"\", \"label\": \"good\"}");
+  const LabelResult r = prepareLabels(options({file}));
+  EXPECT_EQ(r.names, (Names{"bad", "good"}));
+  EXPECT_EQ(r.train.texts, 3);
+  EXPECT_EQ(r.train.tokens, 4 + 3 + 3);
+  EXPECT_EQ(r.train.counts, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(r.val.texts, 0);
+  const Content c = read("train.bin");
+  EXPECT_EQ(c.header.longest, 4);
+  EXPECT_EQ(c.header.labels, 2);
+  EXPECT_EQ(c.texts, (std::vector<std::vector<uint32_t>>{{2, 4, 5, 3}, {2, 6, 3}, {2, 7, 3}}));
+  EXPECT_EQ(c.labels, (std::vector<int32_t>{1, 0, 1}));
+  EXPECT_EQ(parseJson(c.names), (nlohmann::json{"bad", "good"}));
+  EXPECT_EQ(readLabelNames(path("out/labels.json")), r.names);
+  EXPECT_FALSE(fs::exists(path("out/val.bin")));
+  EXPECT_TRUE(fs::exists(path("out/tokenizer.json")));
+}
+
+TEST_F(LabelPrepare, NumbersAreLabelsToo) {
+  // All are numbers: those of LABEL_0, LABEL_1, ...
+  LabelResult r = prepareLabels(
+      options({write("a.jsonl", "{\"text\": \"t4\", \"label\": 2}\n{\"text\": \"t5\", \"label\": \"0\"}\n")}));
+  EXPECT_EQ(r.names, (Names{"LABEL_0", "LABEL_1", "LABEL_2"}));
+  EXPECT_EQ(read("train.bin").labels, (std::vector<int32_t>{2, 0}));
+  EXPECT_EQ(r.train.counts, (std::vector<int64_t>{1, 0, 1}));
+  // Given names come first.
+  const std::string file =
+      write("b.jsonl", "{\"text\": \"t4\", \"label\": 1}\n{\"text\": \"t5\", \"label\": \"1\"}\n"
+                       "{\"text\": \"t5\", \"label\": \"b\"}\n");
+  prepareLabels(options({file}, "a,b"));
+  EXPECT_EQ(read("train.bin").labels, (std::vector<int32_t>{1, 1, 1}));
+  prepareLabels(options({file}, "1,b,c"));
+  EXPECT_EQ(read("train.bin").labels, (std::vector<int32_t>{0, 0, 1}));
+  // A labels.json and a folder name them, too.
+  prepareLabels(options({file}, write("names.json", "[\"b\", \"a\"]")));
+  EXPECT_EQ(read("train.bin").labels, (std::vector<int32_t>{1, 1, 0}));
+  fs::create_directories(dir / "model");
+  write("model/config.json", R"({"model_type": "bert", "architectures": ["BertForSequenceClassification"],
+                                 "id2label": {"0": "x", "1": "b"}})");
+  prepareLabels(options({file}, path("model")));
+  EXPECT_EQ(read("train.bin").labels, (std::vector<int32_t>{1, 1, 1}));
+}
+
+TEST_F(LabelPrepare, TablesHaveColumns) {
+  const std::string csv = "id,label,text,text_pair\r\n"
+                          "7,good,\"t4, t5 \"\"t6\"\"\",t7\r\n"
+                          "8,bad,\"t4\nt5\",\n"
+                          ",good,t9,\"\"\n";
+  std::vector<LabelledText> found;
+  {
+    LabelledReader reader(write("a.csv", "\xef\xbb\xbf" + csv), {});
+    for (LabelledText t; reader.next(t);)
+      found.push_back(t);
+  }
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[0].text, "t4, t5 \"t6\"");
+  EXPECT_EQ(found[0].pair, "t7");
+  EXPECT_EQ(found[1].text, "t4\nt5");
+  EXPECT_FALSE(found[1].pair || found[2].pair);
+  EXPECT_EQ(found[2].line, 5);
+  // In a TSV quotes are text.
+  found.clear();
+  LabelledReader reader(write("a.tsv", "sentence\tclass\nt4 \"t5\tno\n\"\tyes\n"),
+                        {.text = "sentence", .pair = "other", .label = "class"});
+  for (LabelledText t; reader.next(t);)
+    found.push_back(t);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].text, "t4 \"t5");
+  EXPECT_EQ(found[1].text, "\"");
+  EXPECT_EQ(found[1].label, "yes");
+}
+
+TEST_F(LabelPrepare, LongTextsAreCutAndCounted) {
+  PrepareOptions o = options({write("a.jsonl", "{\"text\": \"t4 t5 t6 t7\", \"label\": \"a\"}\n"
+                                               "{\"text\": \"t4 t5\", \"label\": \"b\"}\n")});
+  o.context = 5;
+  LabelResult r = prepareLabels(o);
+  EXPECT_EQ(r.train.cut, 1);
+  EXPECT_EQ(r.context, 5);
+  EXPECT_EQ(read("train.bin").texts, (std::vector<std::vector<uint32_t>>{{2, 4, 5, 6, 3}, {2, 4, 5, 3}}));
+  write("tokenizer_config.json", "{\"model_max_length\": 4}");
+  r = prepareLabels(o);
+  EXPECT_EQ(r.context, 4);
+  EXPECT_EQ(read("train.bin").texts[0], (std::vector<uint32_t>{2, 4, 5, 3}));
+}
+
+TEST_F(LabelPrepare, SomeTextsValidate) {
+  std::string lines;
+  for (int i = 0; i < 400; ++i)
+    lines += fmt::format("{{\"text\": \"t{}\", \"label\": \"{}\"}}\n", 4 + i % 27, i < 200 ? "a" : "b");
+  PrepareOptions o = options({write("a.jsonl", lines)});
+  o.valFraction = 0.25;
+  const LabelResult r = prepareLabels(o), again = prepareLabels(o);
+  EXPECT_EQ(r.train.texts + r.val.texts, 400);
+  EXPECT_NEAR(double(r.val.texts), 100, 35);
+  EXPECT_GT(r.val.counts[0], 20);
+  EXPECT_GT(r.val.counts[1], 20) << "of sorted texts, too";
+  EXPECT_EQ(r.val.counts, again.val.counts);
+  // Files of their own have the training texts' labels.
+  o.valFiles = {write("v.jsonl", "{\"text\": \"t4\", \"label\": \"b\"}\n")};
+  EXPECT_EQ(prepareLabels(o).train.texts, 400);
+  EXPECT_EQ(read("val.bin").labels, std::vector<int32_t>{1});
+  write("v.jsonl", "{\"text\": \"t4\", \"label\": \"c\"}\n");
+  EXPECT_EQ(problemOf([&] { prepareLabels(o); }),
+            "302 v.jsonl:1: the label \"c\" is neither a name of a label nor its number");
+  EXPECT_EQ(read("val.bin").labels, std::vector<int32_t>{1}) << "nothing is replaced";
+}
+
+TEST_F(LabelPrepare, BadLinesAreNamed) {
+  const std::string good = "{\"text\": \"t4\", \"label\": \"a\"}\n";
+  const std::pair<const char *, const char *> bad[] = {
+      {"t4", "this is no JSON"},
+      {"[1]", "this is no object"},
+      {"{\"text\": \"t4\"}", "no \"label\""},
+      {"{\"label\": \"a\", \"text\": null}", "no \"text\""},
+      {"{\"label\": \"a\", \"text\": 3}", "its \"text\" is no text"},
+      {"{\"label\": \"a\", \"text\": \"t4\", \"text_pair\": 3}", "its \"text_pair\" is no text"},
+      {"{\"label\": -1, \"text\": \"t4\"}", "its label is -1, neither a name nor the number of one"},
+      {"{\"label\": true, \"text\": \"t4\"}", "its label is true, neither a name nor the number of one"},
+      {"{\"label\": \"a\", \"text\": \"\"}", "the text is empty"},
+      {"{\"label\": \"\", \"text\": \"t4\"}", "the label is empty"},
+      {"{\"label\": \"a\", \"text\": \"\xff\"}", "this is no UTF-8 text"}};
+  for (const auto &[line, why] : bad)
+    EXPECT_EQ(problem("a.jsonl", good + "\n" + line + "\n"), fmt::format("302 a.jsonl:3: {}", why));
+  EXPECT_EQ(problem("a.jsonl", good + "{\"text\": \"t4\", \"label\": \"c\"}\n", "a,b"),
+            "302 a.jsonl:2: the label \"c\" is neither a name of a label nor its number");
+  EXPECT_EQ(problem("a.jsonl", "{\"text\": \"t4\", \"label\": 2}\n", "a,b"),
+            "302 a.jsonl:1: the label \"2\" is neither a name of a label nor its number");
+  EXPECT_EQ(problem("a.jsonl", good), "302 the training texts: 1 label, and a classifier tells 2 to 65536");
+  EXPECT_EQ(problem("a.csv", "text,label\nt4,a,b\n"), "302 a.csv:2: 3 fields, and the first line names 2 columns");
+  EXPECT_EQ(problem("a.csv", "text,label\n\"t4,a\nt5,b\n"), "302 a.csv:2: nothing closes a quote");
+  EXPECT_EQ(problem("a.csv", "text,label\n\"t4\"t5,a\n"),
+            "302 a.csv:2: something stands behind the quote that ends a field");
+  EXPECT_EQ(problem("a.csv", "sentence,label\nt4,a\n"),
+            "302 a.csv:1: no column is called \"text\", but \"sentence\" and \"label\"");
+  EXPECT_EQ(problem("a.txt", good).substr(0, 4), fmt::format("{} ", int(ErrorCode::Usage)));
+  EXPECT_EQ(problem("a.jsonl", ""), "302 text file a.jsonl is empty");
+}
+
+TEST_F(LabelPrepare, OptionsThatSayNothingOfThemAreRefused) {
+  const std::string file = write("a.jsonl", "{\"text\": \"t4\", \"label\": 0}\n{\"text\": \"t5\", \"label\": 1}\n");
+  const auto refused = [&](auto change) {
+    PrepareOptions o = options({file});
+    change(o);
+    return problemOf([&] { prepareLabels(o); });
+  };
+  EXPECT_NE(refused([](PrepareOptions &o) { o.tokenizer = "char"; }).find("a classifier begins with a model"), std::string::npos);
+  EXPECT_NE(refused([](PrepareOptions &o) { o.format = "llmc"; }).find("--format llmc"), std::string::npos);
+  EXPECT_NE(refused([](PrepareOptions &o) { o.addSpecial = true; }).find("--add-special"), std::string::npos);
+  EXPECT_NE(refused([](PrepareOptions &o) { o.valFraction = 1; }).find("--val-fraction 1"), std::string::npos);
+  EXPECT_NE(refused([](PrepareOptions &o) { o.labels = "a"; }).find("--labels a: 1 label"), std::string::npos);
+  EXPECT_NE(refused([](PrepareOptions &o) { o.labels = "a,,b"; }).find("an empty name"), std::string::npos);
+  EXPECT_NE(refused([](PrepareOptions &o) { o.labels = "a,b,a"; }).find("the label \"a\" is there twice"), std::string::npos);
+  EXPECT_NE(refused([](PrepareOptions &o) { o.context = 2; }).find("the tokenizer puts 2 around each"), std::string::npos);
+  EXPECT_EQ(refused([](PrepareOptions &) {}), "");
+}
+
+TEST_F(LabelPrepare, FilesOfNamesAreChecked) {
+  const auto said = [&](const std::string &text) {
+    return problemOf([&] { readLabelNames(write("labels.json", text)); });
+  };
+  EXPECT_EQ(said("[\"a\", \"b\"]"), "");
+  EXPECT_EQ(said("{\"a\": 0}"), "302 labels.json: this is no list of texts");
+  EXPECT_EQ(said("[\"a\", 1]"), "302 labels.json: this is no list of texts");
+  EXPECT_EQ(said("[\"a\""), "302 labels.json: this is no list of texts");
+  EXPECT_EQ(said("[]"), "302 labels.json: 0 labels, and a classifier tells 2 to 65536");
+  EXPECT_EQ(said("[\"a\", \"a\"]"), "302 labels.json: the label \"a\" is there twice");
+  EXPECT_EQ(problemOf([&] { readLabelNames(path("none.json")); }).substr(0, 4), "301 ");
+}
+
+TEST_F(LabelPrepare, AHeadMustTellAsMany) {
+  const auto compared = [&](const std::string &config, const Names &names) {
+    write("config.json", config);
+    std::string note;
+    const std::vector<Diagnostic> found = compareLabels(dir.string(), names, note);
+    return found.empty() ? note.empty() ? "" : "note" : fmt::format("{}", int(found[0].code));
+  };
+  const std::string head = R"({"model_type": "bert", "architectures": ["BertForSequenceClassification"], )";
+  const std::string two = head + R"("id2label": {"0": "a", "1": "b"}})";
+  EXPECT_EQ(compared(two, {"a", "b"}), "");
+  EXPECT_EQ(compared(two, {"b", "a"}), "note");
+  EXPECT_EQ(compared(two, {"a", "b", "c"}), fmt::format("{}", int(ErrorCode::Contradiction)));
+  EXPECT_EQ(compared(head + "\"num_labels\": 2}", {"b", "a"}), "") << "labels without names";
+  EXPECT_EQ(compared(head + R"("problem_type": "multi_label_classification"})", {"a", "b"}),
+            fmt::format("{}", int(ErrorCode::NotBuiltYet)));
+  EXPECT_EQ(compared(R"({"model_type": "bert", "architectures": ["BertForMaskedLM"]})", {"a", "b", "c"}), "");
+}
+
+}  // namespace
