@@ -221,7 +221,16 @@ TEST_F(LabelsTest, WhatDoesNotFitIsNamed) {
   refuses(w.gptrun({"eval", plan, "--data", w.path("val.bin")}), 3, "no file of texts with labels");
   good(compiled({"model.block_size=4"}));
   refuses(w.gptrun({plan, "--out-dir", w.path("out")}), 3, "--context 4");
-  // Weights that lack more than the head, and weights of which half is there.
+  // Half of a layer is no new one.
+  std::string weights = readFile(two + "/model.safetensors");
+  const std::string bias = "\"classifier.bias\"";
+  ASSERT_NE(weights.find(bias), std::string::npos);
+  weights.replace(weights.find(bias), bias.size(), "\"classifier.b1as\"");
+  const std::string half = w.path("half");
+  fs::copy(two, half);
+  writeFile(half + "/model.safetensors", weights);
+  refuses(w.gptc({"import", half, "--labels", names, "-o", w.path("half.toml")}), 5, "classifier.bias is missing");
+  // What tells no labels.
   refuses(w.gptrun({"classify", bert, "--text", "t7"}), 3, "no classifier of texts");
   const std::string unlabelled = w.compile("tiny");
   refuses(w.gptrun({"classify", unlabelled, "--text", "t7"}), 3, "tells no labels");

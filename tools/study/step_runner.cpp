@@ -39,11 +39,24 @@ StepRunner::StepRunner(std::unique_ptr<Module> planned, const Target &target, co
   const Module &p = *session.plan.planned;
   accumulate = fact<&BatchFacts::accumulate>(p);
   sequences = fact<&BatchFacts::microBatch>(p);
-  const int64_t tokens = sequences * fact<&ModelFacts::blockSize>(p), vocab = fact<&ModelFacts::vocabSize>(p);
-  for (auto *list : {&x, &y})
-    for (int64_t i = 0; i < tokens; ++i)
-      list->push_back(int32_t(randomBits(randomKey(7, 0, list == &x, 0), i) % uint64_t(vocab)));
-  valid = float(accumulate * tokens);
+  const auto model = factsOf<ModelFacts>(p);
+  const int64_t T = model.blockSize, perRow = model.labels ? 1 : T;
+  auto draw = [](uint32_t stream, int64_t i, int64_t below) {
+    return int32_t(randomBits(randomKey(7, 0, stream, 0), uint64_t(i)) % uint64_t(below));
+  };
+  batch.emplace(*p.function(accumulate > 1 ? "accumulate" : "train_step"));
+  for (int64_t b = 0; b < sequences; ++b) {
+    const SequenceRow row = batch->row(b);
+    for (int64_t t = 0; t < T; ++t)
+      row.x[t] = draw(1, b * T + t, model.vocabSize);
+    for (int64_t t = 0; t < perRow; ++t)
+      row.y[t] = draw(0, b * perRow + t, model.labels ? model.labels : model.vocabSize);
+    for (int64_t t = 0; row.documents && t < T; ++t) {  // a text of all tokens
+      row.documents[2 * t] = row.types[t] = 0;
+      row.documents[2 * t + 1] = T;
+    }
+  }
+  valid = float(accumulate * sequences * perRow);
   session.executor.prepare({"train_step", "accumulate", "update"});
   initializeStates(session.executor, 1337);
 }
@@ -53,7 +66,7 @@ double StepRunner::step() {
   const char *last = accumulate > 1 ? "update" : "train_step";
   for (int64_t k = 0; k < accumulate; ++k) {
     const int64_t first = k * sequences;
-    session.executor.run(accumulate > 1 ? "accumulate" : last, {x.data(), y.data(), &first, &valid});
+    session.executor.run(accumulate > 1 ? "accumulate" : last, batch->args({&first, &valid}));
   }
   if (accumulate > 1)
     session.executor.run(last, {&valid});

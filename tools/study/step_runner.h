@@ -1,9 +1,11 @@
 // Runs training steps of a compiled module on random tokens, for measurements without data or files.
 #pragma once
 
+#include "runtime/train/sequence_batch.h"
 #include "runtime/train/session.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +30,7 @@ public:
 
 private:
   int64_t accumulate = 1, sequences = 1;
-  std::vector<int32_t> x, y;
+  std::optional<SequenceBatch> batch;
   float valid = 1;
 };
 
