@@ -90,14 +90,15 @@ std::vector<Diagnostic> compareLabels(const std::string &weights, const std::vec
     return std::vector<Diagnostic>{{code, std::move(what), {}, "", {std::move(help)}}};
   };
   if (there.scores != LabelScores::softmax)
-    return differ(ErrorCode::NotBuiltYet,
-                  fmt::format("{}: the head there scores each label by itself, and training is of one right label", file),
-                  "take weights without a classifier, or one of single_label_classification");
+    return differ(
+        ErrorCode::NotBuiltYet,
+        fmt::format("{}: the head there scores each label by itself, and training is of one right label", file),
+        "take weights without a classifier, or one of single_label_classification");
   if (there.names.size() != names.size())
-    return differ(ErrorCode::Contradiction,
-                  fmt::format("{}: the head there tells {} labels, and the model {}", file, there.names.size(),
-                              names.size()),
-                  fmt::format("name the labels {}, or take weights without a classifier", quotedList(there.names)));
+    return differ(
+        ErrorCode::Contradiction,
+        fmt::format("{}: the head there tells {} labels, and the model {}", file, there.names.size(), names.size()),
+        fmt::format("name the labels {}, or take weights without a classifier", quotedList(there.names)));
   if (there.names != names && there.names != numberedLabels(names.size()))
     note = fmt::format("the labels of {} are {}, and are called {} from here on: the numbers stay", file,
                        quotedList(there.names), quotedList(names));

@@ -94,8 +94,7 @@ private:
 };
 
 bool isNumber(const std::string &label) {
-  return !label.empty() && label.size() < 9 && llvm::all_of(label, llvm::isDigit) &&
-         (label == "0" || label[0] != '0');
+  return !label.empty() && label.size() < 9 && llvm::all_of(label, llvm::isDigit) && (label == "0" || label[0] != '0');
 }
 
 /// The numbers of labels: given, or in the order in which they appear until settle() is called.
@@ -285,9 +284,10 @@ private:
       throw UserError(ErrorCode::DataInvalid, fmt::format("{}: more than {} labels", place, kMostLabels),
                       "is the label in another member or column? --label-key names it");
     if (!label)
-      throw UserError(ErrorCode::DataInvalid,
-                      fmt::format("{}: the label \"{}\" is neither a name of a label nor its number", place, text.label),
-                      fmt::format("labels are {}", shown(numbers.all())));
+      throw UserError(
+          ErrorCode::DataInvalid,
+          fmt::format("{}: the label \"{}\" is neither a name of a label nor its number", place, text.label),
+          fmt::format("labels are {}", shown(numbers.all())));
     TypedText typed;
     try {
       typed = typedText(tokenizer, text.text, text.pair, form);
@@ -300,8 +300,8 @@ private:
     if (typed.tokens.empty())
       throw UserError(ErrorCode::DataInvalid, fmt::format("{}: the text has no tokens", place), "leave it out");
     if (llvm::any_of(typed.types, [](int32_t t) { return t < 0 || t >= LabelledHeader::kMostTypes; }))
-      throw UserError(ErrorCode::NotBuiltYet,
-                      fmt::format("{}: a tokenizer of more than {} types of tokens", place, LabelledHeader::kMostTypes));
+      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: a tokenizer of more than {} types of tokens", place,
+                                                          LabelledHeader::kMostTypes));
     split.cut += typed.isCut;
     file.append(typed, *label);
   }

@@ -18,8 +18,8 @@ struct LabelResult {
   int64_t context = 0;  // tokens of the longest text there may be
 };
 
-/// Writes train.bin, val.bin (if there are texts to validate on), labels.json and the tokenizer's file into outDir, each
-/// completely or not at all, and none if one of them fails.
+/// Writes train.bin, val.bin (if there are texts to validate on), labels.json and the tokenizer's file into outDir,
+/// each completely or not at all, and none if one of them fails.
 ///
 /// Files are JSON lines (*.jsonl, *.ndjson, standard input), objects with the members `text`, `label` and, of a pair,
 /// `text_pair`; or *.csv (RFC 4180) and *.tsv (without quotes), whose first line names columns so; .gz and .zst are

@@ -91,9 +91,9 @@ bool LabelledReader::next(LabelledText &out) {
 }
 
 void LabelledReader::take(const std::string &line, LabelledText &out) const {
-  const std::string help =
-      fmt::format("each line is an object with {} and {}, and of pairs {}; --key, --label-key and --pair-key name others",
-                  quoted(keys.text), quoted(keys.label), quoted(keys.pair));
+  const std::string help = fmt::format(
+      "each line is an object with {} and {}, and of pairs {}; --key, --label-key and --pair-key name others",
+      quoted(keys.text), quoted(keys.label), quoted(keys.pair));
   const json object = parseJsonOrDiscard<json>(line);
   if (object.is_discarded()) {
     const std::string half = halfCharacterIn(line);
@@ -152,7 +152,8 @@ std::vector<std::string> LabelledReader::fieldsOf(const std::string &record) con
       if (!quoted && i + 1 < record.size() && record[i + 1] != ',')
         refuse(began, "something stands behind the quote that ends a field", "double a quote within quotes: \"\"");
     } else if (c == '"') {
-      refuse(began, "a quote within a field that has no quotes around it", "put the field in quotes, and double it: \"\"");
+      refuse(began, "a quote within a field that has no quotes around it",
+             "put the field in quotes, and double it: \"\"");
     } else if (c == ',' && !quoted) {
       fields.emplace_back();
     } else {
@@ -188,8 +189,9 @@ void LabelledReader::readHeader() {
   textColumn = columnOf(keys.text), pairColumn = columnOf(keys.pair), labelColumn = columnOf(keys.label);
   for (const auto &[name, column] : {std::pair(&keys.text, textColumn), std::pair(&keys.label, labelColumn)})
     if (column == columns.size())
-      refuse(began, fmt::format("no column is called {}, but {}", quoted(*name), quotedList(columns)),
-             "the first line names the columns; --key, --label-key and --pair-key say which are the text and its label");
+      refuse(
+          began, fmt::format("no column is called {}, but {}", quoted(*name), quotedList(columns)),
+          "the first line names the columns; --key, --label-key and --pair-key say which are the text and its label");
 }
 
 bool LabelledReader::takeRow(LabelledText &out) {
@@ -199,9 +201,11 @@ bool LabelledReader::takeRow(LabelledText &out) {
   if (!nextRow(fields))
     return false;
   if (fields.size() != columns.size())
-    refuse(began, fmt::format("{} field{}, and the first line names {} columns", fields.size(),
-                              fields.size() == 1 ? "" : "s", columns.size()),
-           kind == Kind::csv ? "put fields with commas or line ends in quotes" : "a tab stands between fields, and nowhere else");
+    refuse(began,
+           fmt::format("{} field{}, and the first line names {} columns", fields.size(), fields.size() == 1 ? "" : "s",
+                       columns.size()),
+           kind == Kind::csv ? "put fields with commas or line ends in quotes"
+                             : "a tab stands between fields, and nowhere else");
   out.text = std::move(fields[textColumn]);
   out.label = std::move(fields[labelColumn]);
   out.pair.reset();

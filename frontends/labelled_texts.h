@@ -22,8 +22,8 @@ struct LabelledText {
   int64_t line = 0;                 // where it begins in its file
 };
 
-/// Reads one file once; its name tells what it is, and "-" is standard input of JSON lines. Throws UserErrors: Usage for
-/// a name of none of these, and those of CorpusReader; next() throws DataInvalid with file and line.
+/// Reads one file once; its name tells what it is, and "-" is standard input of JSON lines. Throws UserErrors: Usage
+/// for a name of none of these, and those of CorpusReader; next() throws DataInvalid with file and line.
 class LabelledReader {
 public:
   LabelledReader(const std::string &file, LabelledKeys keys);
@@ -56,9 +56,9 @@ private:
   const CorpusOptions options;
   CorpusReader reader;
   Block block;
-  size_t at = 0;          // in the block
-  int64_t number = 0;     // of the last line that was read
-  int64_t began = 0;      // line where the last record begins
+  size_t at = 0;       // in the block
+  int64_t number = 0;  // of the last line that was read
+  int64_t began = 0;   // line where the last record begins
   bool hasHeader = false;
   std::vector<std::string> columns;
   size_t textColumn = 0, pairColumn = 0, labelColumn = 0;  // of a pair: columns.size() if there is none

@@ -285,7 +285,7 @@ int64_t defaultFfnDim(const ModelConfig &m) {
 int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep, bool gpu) {
   const double heads =
       m.nHead ? double(m.nHead) * m.headSize() : double(m.nEmbd);  // of the width that is kept, a third is of attention
-  const double logits = m.labels ? 0 : 2.0 * m.vocabSize;  // labels have a row of them for each sequence
+  const double logits = m.labels ? 0 : 2.0 * m.vocabSize;          // labels have a row of them for each sequence
   const double bytesPerToken = 4.0 * (m.nLayer * (16.0 * m.nEmbd + 8.0 * heads) + logits);
   const double bytes = gpu ? 16.0 * (1 << 30) : 4.0 * (1 << 30);
   int64_t most = int64_t(std::min(gpu ? 32768.0 : 8192.0, bytes / bytesPerToken)) / m.blockSize;

@@ -155,7 +155,8 @@ int64_t memoryToSave(const Module &m, bool beside) {
 }
 
 bool isHeadless(const Module &m) {
-  return fact<&ModelFacts::labels>(m) || llvm::any_of(m.functions, [](const auto &f) { return llvm::StringRef(f->name).starts_with("embed_"); });
+  return fact<&ModelFacts::labels>(m) ||
+         llvm::any_of(m.functions, [](const auto &f) { return llvm::StringRef(f->name).starts_with("embed_"); });
 }
 
 }  // namespace gptc

@@ -76,7 +76,16 @@ TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t
                      int64_t minTokens, int64_t maskToken)
     : vocab(vocab), T(blockSize), maskToken(maskToken) {
   for (const std::string &path : filesOf(pattern, key)) {
-    File f{path, nameInPattern(path, pattern), std::make_unique<InputFile>(path, key), 0, 2, 0, epochWindows, allWindows, 0, 0,
+    File f{path,
+           nameInPattern(path, pattern),
+           std::make_unique<InputFile>(path, key),
+           0,
+           2,
+           0,
+           epochWindows,
+           allWindows,
+           0,
+           0,
            0};
     readFormat(f);
     if (f.count < minTokens)

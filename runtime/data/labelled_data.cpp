@@ -102,11 +102,10 @@ std::vector<uint32_t> LabelledData::words(const File &f, int64_t begin, int64_t 
   for (size_t i = 0; i < found.size(); ++i) {
     if (idOf(found[i]) < limits.vocab && typeOf(found[i]) < std::max<int64_t>(1, limits.types))
       continue;
-    const int64_t text =
-        std::upper_bound(f.ends.begin(), f.ends.end(), begin + int64_t(i)) - f.ends.begin();
+    const int64_t text = std::upper_bound(f.ends.begin(), f.ends.end(), begin + int64_t(i)) - f.ends.begin();
     throw UserError(ErrorCode::TokenOutOfRange,
-                    fmt::format("{}: text {} has token {} of type {}, and the model {} tokens of {} types", f.path, text,
-                                idOf(found[i]), typeOf(found[i]), limits.vocab, limits.types),
+                    fmt::format("{}: text {} has token {} of type {}, and the model {} tokens of {} types", f.path,
+                                text, idOf(found[i]), typeOf(found[i]), limits.vocab, limits.types),
                     "prepare the data with the model's own tokenizer");
   }
   return found;

@@ -14,8 +14,8 @@ namespace gptc {
 
 /// What a model takes.
 struct LabelledLimits {
-  int64_t vocab = 0, types = 0;      // tokens, and types of them
-  int64_t blockSize = 0;             // tokens of a sequence
+  int64_t vocab = 0, types = 0;  // tokens, and types of them
+  int64_t blockSize = 0;         // tokens of a sequence
   int64_t labels = 0;
   std::vector<std::string> names = {};  // of the labels; empty: unknown
 };

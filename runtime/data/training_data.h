@@ -14,10 +14,10 @@ namespace gptc {
 
 /// Where the arguments of @train_step, @accumulate and @eval have one sequence of T tokens.
 struct SequenceRow {
-  int32_t *x;           // [T]
-  int32_t *y;           // targets: [T], of a text with a label [1]
-  int64_t *documents;   // [T,2], of a text with a label; else null
-  int32_t *types;       // [T], of a text with a label; else null
+  int32_t *x;          // [T]
+  int32_t *y;          // targets: [T], of a text with a label [1]
+  int64_t *documents;  // [T,2], of a text with a label; else null
+  int32_t *types;      // [T], of a text with a label; else null
 };
 
 class TrainingData {

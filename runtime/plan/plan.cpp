@@ -354,9 +354,8 @@ double flopsPerToken(const Module &m) {
   const State *embedding = m.state("wte.weight"), *classifier = m.state("lm_head.weight"),
               *types = m.state("wtt.weight");
   const auto model = factsOf<ModelFacts>(m);
-  const double lookedUp =
-      (embedding && (classifier || model.labels) ? double(wholeType(*embedding).elements()) : 0) +
-      (types ? double(wholeType(*types).elements()) : 0);
+  const double lookedUp = (embedding && (classifier || model.labels) ? double(wholeType(*embedding).elements()) : 0) +
+                          (types ? double(wholeType(*types).elements()) : 0);
   return 6.0 * (double(parameterCount(m, true)) - lookedUp) + attentionFlopsPerToken(model);
 }
 

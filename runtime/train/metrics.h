@@ -25,8 +25,8 @@ struct StepMetrics {
 
 /// OUT_DIR/log.jsonl: one object per line, each written by one call. A step has `step, loss, lr, grad_norm, ms,
 /// tokens_per_s, mfu`; also `mfu_measured`, a share of the measured peak, if `mfu` is a share of a data sheet's; and
-/// `loss_scale` with fp16. An evaluation has `step, val_loss`, and `val_accuracy` of a model with labels. Both have `time`, when the line was written (timeNow).
-/// Numbers read back to the same value; non-finite ones are null.
+/// `loss_scale` with fp16. An evaluation has `step, val_loss`, and `val_accuracy` of a model with labels. Both have
+/// `time`, when the line was written (timeNow). Numbers read back to the same value; non-finite ones are null.
 class MetricsLog {
 public:
   /// Opens the log for a run at `step`: drops later lines and an incomplete last line. Throws UserError(Unwritable,

@@ -45,10 +45,9 @@ struct Change {
 
 std::map<std::string, std::vector<Change>> changesOfModel() {
   const std::vector<std::string> rope = {"model.position=rope"}, rms = {"model.norm=rmsnorm", "model.bias=false"};
-  const std::vector<std::string> bert = {"model.causal=false",        "model.activation=gelu",
-                                         "model.embedding_norm=true", "model.norm_position=post",
-                                         "model.token_types=2",       "model.head_transform=true",
-                                         "model.head_bias=true"};
+  const std::vector<std::string> bert = {
+      "model.causal=false",  "model.activation=gelu",     "model.embedding_norm=true", "model.norm_position=post",
+      "model.token_types=2", "model.head_transform=true", "model.head_bias=true"};
   auto scaled = [&](const std::string &how) {
     return std::vector<std::string>{"model.position=rope", "model.rope_factor=2", "model.rope_original_block_size=8",
                                     "model.rope_scaling=" + how};

@@ -86,8 +86,8 @@ struct Texts {
 
 /// The settings of a model in BERT's form.
 std::vector<std::string> bertAnd(const std::vector<std::string> &more) {
-  std::vector<std::string> all = {"optimizer.eps=0.01",        "model.causal=false",     "model.norm_position=post",
-                                  "model.embedding_norm=true", "model.token_types=2",    "model.head_transform=true",
+  std::vector<std::string> all = {"optimizer.eps=0.01",        "model.causal=false",   "model.norm_position=post",
+                                  "model.embedding_norm=true", "model.token_types=2",  "model.head_transform=true",
                                   "model.head_bias=true",      "model.activation=gelu"};
   all.insert(all.end(), more.begin(), more.end());
   return all;
@@ -252,9 +252,9 @@ INSTANTIATE_TEST_SUITE_P(
              {"model.embedding_scale=50", "model.norm=rmsnorm", "model.qk_norm=whole", "model.norm_position=output",
               "model.position=rope", "model.layers_without_rope=[0]", "model.n_head=4", "model.n_kv_head=2",
               "model.dropout=0"}},
-        Case{"bert_dropout", bertAnd({"model.dropout=0.2"})}, Case{"labels", bertAnd({"model.labels=3", "model.dropout=0"})},
-        Case{"labels_dropout_accumulate",
-             bertAnd({"model.labels=2", "model.dropout=0.2", "train.micro_batch=1"})}),
+        Case{"bert_dropout", bertAnd({"model.dropout=0.2"})},
+        Case{"labels", bertAnd({"model.labels=3", "model.dropout=0"})},
+        Case{"labels_dropout_accumulate", bertAnd({"model.labels=2", "model.dropout=0.2", "train.micro_batch=1"})}),
     [](const auto &info) { return info.param.name; });
 
 struct Cache : StepZero {

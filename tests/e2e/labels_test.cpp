@@ -68,12 +68,18 @@ struct LabelsTest : ::testing::Test {
   }
   std::string compile(const std::string &name, const std::vector<std::string> &settings) {
     std::vector<std::string> args = {"compile", w.path("model.toml"), "-o", w.path(name)};
-    std::vector<std::string> all = {"model.block_size=8",     fmt::format("train.global_batch_tokens={}", 8 * texts),
-                                    "train.micro_batch=24",   "optimizer.lr=0.01",
-                                    "optimizer.schedule=constant", "optimizer.warmup_steps=0",
-                                    "optimizer.weight_decay=0", "eval.every=0",
-                                    "eval.steps=0",           "checkpoint.every=0",
-                                    "log.every=1",            "log.mfu_peak=1e11",
+    std::vector<std::string> all = {"model.block_size=8",
+                                    fmt::format("train.global_batch_tokens={}", 8 * texts),
+                                    "train.micro_batch=24",
+                                    "optimizer.lr=0.01",
+                                    "optimizer.schedule=constant",
+                                    "optimizer.warmup_steps=0",
+                                    "optimizer.weight_decay=0",
+                                    "eval.every=0",
+                                    "eval.steps=0",
+                                    "checkpoint.every=0",
+                                    "log.every=1",
+                                    "log.mfu_peak=1e11",
                                     "data.val='" + w.path("data/train.bin") + "'"};
     all.insert(all.end(), settings.begin(), settings.end());
     for (const std::string &s : all)
@@ -169,8 +175,7 @@ TEST_F(LabelsTest, NothingButTheTextsChangesBits) {
   EXPECT_EQ(logLines(w.path("parts")), logLines(w.path("whole-out")));
   EXPECT_NE(w.train(compile("seed", with({"train.seed=3"})), "seed-out"), state);
   // Shards of the batch are added in a tree, whoever has them.
-  const std::string sharded =
-      compile("sharded", with({"train.micro_batch=6", "parallel.logical_shards=2"})),
+  const std::string sharded = compile("sharded", with({"train.micro_batch=6", "parallel.logical_shards=2"})),
                     both = w.train(sharded, "one-rank");
   EXPECT_EQ(w.train(sharded, "two-ranks", {"--ranks-per-node", "2"}), both);
   EXPECT_EQ(logLines(w.path("two-ranks")), logLines(w.path("one-rank")));
@@ -180,9 +185,9 @@ TEST_F(LabelsTest, EvaluationDoesNotDependOnTheMicroBatch) {
   import(folder("labels/two"), "auto");
   std::string first;
   for (const int micro : {24, 5, 1}) {  // of 24 texts 5 do not divide
-    const std::string plan = compile(fmt::format("micro-{}", micro),
-                                     {fmt::format("train.micro_batch={}", micro),
-                                      fmt::format("train.global_batch_tokens={}", 8 * micro)});
+    const std::string plan =
+        compile(fmt::format("micro-{}", micro),
+                {fmt::format("train.micro_batch={}", micro), fmt::format("train.global_batch_tokens={}", 8 * micro)});
     const Result r = w.gptrun({"eval", plan, "--out-dir", w.path("none"), "--steps", "0"});
     good(r);
     const std::string said = r.output.substr(0, r.output.find(" ("));
@@ -295,7 +300,8 @@ TEST(LabelledModule, GradientsAreFiniteDifferences) {
       continue;
     const Tensor &gradient = results.at(next++);
     const llvm::StringRef name = s->name;
-    if (!name.starts_with("classifier.") && !name.starts_with("pooler.") && name != "wtt.weight" && name != "wpe.weight")
+    if (!name.starts_with("classifier.") && !name.starts_with("pooler.") && name != "wtt.weight" &&
+        name != "wpe.weight")
       continue;
     ++compared;
     double worst = 0, most = 0;
@@ -329,16 +335,16 @@ TEST_F(LabelsTest, LossesAreThoseOfTransformers) {
                                             "optimizer.weight_decay=0.1", "train.grad_clip=0", "train.micro_batch=6"});
   good(w.gptrun({plan, "--out-dir", w.path("out")}));
   good(w.gptc({"export", w.path("out"), "-o", w.path("mine")}));
-  const Result classified = w.gptrun({"classify", w.path("mine"), "--precision", "fp32", "--logits", "--text", text(7)});
+  const Result classified =
+      w.gptrun({"classify", w.path("mine"), "--precision", "fp32", "--logits", "--text", text(7)});
   good(classified);
-  const std::string logits =
-      json::parse(classified.output.substr(classified.output.find("{\""))).at("logits").dump();
+  const std::string logits = json::parse(classified.output.substr(classified.output.find("{\""))).at("logits").dump();
   for (const std::string &version : gptc::test::transformersPaths()) {
-    const gptc::test::Compared r = gptc::test::compareBy(
-        "tests/e2e/labels_compare.py",
-        fmt::format("'{}' '{}' '{}' '{}' '{}' '{}'", dir, w.path("texts.jsonl"), w.path("out/log.jsonl"),
-                    w.path("mine"), text(7), logits),
-        version);
+    const gptc::test::Compared r =
+        gptc::test::compareBy("tests/e2e/labels_compare.py",
+                              fmt::format("'{}' '{}' '{}' '{}' '{}' '{}'", dir, w.path("texts.jsonl"),
+                                          w.path("out/log.jsonl"), w.path("mine"), text(7), logits),
+                              version);
     if (r.isMissing())
       GTEST_SKIP() << "no Python with transformers and PyTorch: " << r.said;
     EXPECT_EQ(r.code, 0) << r.said;

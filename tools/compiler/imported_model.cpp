@@ -50,8 +50,7 @@ void requireSafetensors(const fs::path &dir) {
 }
 
 std::unique_ptr<Module> moduleOf(const Config &config, ImportFor purpose, int64_t labels = 0) {
-  const bool embeds =
-      purpose == ImportFor::vectors || purpose == ImportFor::labels || purpose == ImportFor::newLabels;
+  const bool embeds = purpose == ImportFor::vectors || purpose == ImportFor::labels || purpose == ImportFor::newLabels;
   return buildModel(config, {.sampling = false, .embed = embeds, .labels = labels});
 }
 

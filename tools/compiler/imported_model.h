@@ -14,8 +14,8 @@
 namespace gptc {
 
 /// What is wanted of a model. For vectors of texts an encoder needs no head, and no token that hides others; for their
-/// labels it needs a classifier instead, which it may lack if it is to learn them. For the sizes of what continues texts
-/// it needs no tokenizer.
+/// labels it needs a classifier instead, which it may lack if it is to learn them. For the sizes of what continues
+/// texts it needs no tokenizer.
 enum class ImportFor { tokens, vectors, labels, newLabels, sizes };
 
 struct ImportedModel {

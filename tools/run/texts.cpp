@@ -271,8 +271,8 @@ void runEval(RunOptions o) {
   if (plan.run.valData.empty() && o.data.empty())
     throw UserError(ErrorCode::FileMissing, fmt::format("{} names no validation data", sampled ? o.plan : "the plan"),
                     "give --data FILE, or set data.val in model.toml and compile again");
-  const auto data = TrainStep::evalDataOf(plan, o.data.empty() ? plan.run.valData : o.data,
-                                          o.data.empty() ? "data.val" : "--data");
+  const auto data =
+      TrainStep::evalDataOf(plan, o.data.empty() ? plan.run.valData : o.data, o.data.empty() ? "data.val" : "--data");
   if (!o.data.empty())
     data->requireNarrowTokens();
   data->checkTokens();
@@ -284,11 +284,11 @@ void runEval(RunOptions o) {
                     "compile it again with `gptc compile`");
   std::string from = inference.load(session);
   auto start = std::chrono::steady_clock::now();
-  const Evaluation found =
-      sampled ? Evaluation{.loss = scoredLoss(session.executor, *data,
-                                              steps > data->evalWindows() / each ? 0 : steps * each),
-                           .accuracy = std::nullopt}
-              : *evaluate(session.executor, *data, steps);
+  const Evaluation found = sampled
+                               ? Evaluation{.loss = scoredLoss(session.executor, *data,
+                                                               steps > data->evalWindows() / each ? 0 : steps * each),
+                                            .accuracy = std::nullopt}
+                               : *evaluate(session.executor, *data, steps);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const std::string more = found.accuracy ? fmt::format("accuracy {:.4f}", *found.accuracy)
                                           : fmt::format("perplexity {:.2f}", std::exp(found.loss));

@@ -116,9 +116,8 @@ TEST_F(LabelPrepare, NumbersAreLabelsToo) {
   EXPECT_EQ(read("train.bin").labels, (std::vector<int32_t>{2, 0}));
   EXPECT_EQ(r.train.counts, (std::vector<int64_t>{1, 0, 1}));
   // Given names come first.
-  const std::string file =
-      write("b.jsonl", "{\"text\": \"t4\", \"label\": 1}\n{\"text\": \"t5\", \"label\": \"1\"}\n"
-                       "{\"text\": \"t5\", \"label\": \"b\"}\n");
+  const std::string file = write("b.jsonl", "{\"text\": \"t4\", \"label\": 1}\n{\"text\": \"t5\", \"label\": \"1\"}\n"
+                                            "{\"text\": \"t5\", \"label\": \"b\"}\n");
   prepareLabels(options({file}, "a,b"));
   EXPECT_EQ(read("train.bin").labels, (std::vector<int32_t>{1, 1, 1}));
   prepareLabels(options({file}, "1,b,c"));
@@ -236,14 +235,17 @@ TEST_F(LabelPrepare, OptionsThatSayNothingOfThemAreRefused) {
     change(o);
     return problemOf([&] { prepareLabels(o); });
   };
-  EXPECT_NE(refused([](PrepareOptions &o) { o.tokenizer = "char"; }).find("a classifier begins with a model"), std::string::npos);
+  EXPECT_NE(refused([](PrepareOptions &o) { o.tokenizer = "char"; }).find("a classifier begins with a model"),
+            std::string::npos);
   EXPECT_NE(refused([](PrepareOptions &o) { o.format = "llmc"; }).find("--format llmc"), std::string::npos);
   EXPECT_NE(refused([](PrepareOptions &o) { o.addSpecial = true; }).find("--add-special"), std::string::npos);
   EXPECT_NE(refused([](PrepareOptions &o) { o.valFraction = 1; }).find("--val-fraction 1"), std::string::npos);
   EXPECT_NE(refused([](PrepareOptions &o) { o.labels = "a"; }).find("--labels a: 1 label"), std::string::npos);
   EXPECT_NE(refused([](PrepareOptions &o) { o.labels = "a,,b"; }).find("an empty name"), std::string::npos);
-  EXPECT_NE(refused([](PrepareOptions &o) { o.labels = "a,b,a"; }).find("the label \"a\" is there twice"), std::string::npos);
-  EXPECT_NE(refused([](PrepareOptions &o) { o.context = 2; }).find("the tokenizer puts 2 around each"), std::string::npos);
+  EXPECT_NE(refused([](PrepareOptions &o) { o.labels = "a,b,a"; }).find("the label \"a\" is there twice"),
+            std::string::npos);
+  EXPECT_NE(refused([](PrepareOptions &o) { o.context = 2; }).find("the tokenizer puts 2 around each"),
+            std::string::npos);
   EXPECT_EQ(refused([](PrepareOptions &) {}), "");
 }
 

@@ -522,7 +522,8 @@ Config labelledConfig() {
 /// Texts of 4, 1 and 6 tokens, in rows of 6.
 struct LabelledArgs {
   std::vector<double> tokens, labels, documents, types;
-  explicit LabelledArgs(int64_t rows) : tokens(size_t(6 * rows)), documents(size_t(12 * rows)), types(size_t(6 * rows)) {
+  explicit LabelledArgs(int64_t rows)
+      : tokens(size_t(6 * rows)), documents(size_t(12 * rows)), types(size_t(6 * rows)) {
     const size_t lengths[] = {4, 1, 6};
     for (size_t b = 0; b < size_t(rows); ++b) {
       labels.push_back(double(b % 3));

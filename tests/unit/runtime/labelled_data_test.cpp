@@ -43,8 +43,7 @@ std::string fileOf(const std::vector<std::pair<Text, int32_t>> &texts, const std
 
 constexpr uint32_t second = 1u << LabelledHeader::kTypeShift;
 constexpr int64_t T = 4;
-const std::vector<std::pair<Text, int32_t>> three = {
-    {{2, 5, 3}, 0}, {{2, 6, 7 | second, 3 | second}, 2}, {{9}, 1}};
+const std::vector<std::pair<Text, int32_t>> three = {{{2, 5, 3}, 0}, {{2, 6, 7 | second, 3 | second}, 2}, {{9}, 1}};
 
 LabelledLimits limits() { return {.vocab = 10, .types = 2, .blockSize = T, .labels = 3, .names = {"a", "b", "c"}}; }
 
@@ -126,7 +125,8 @@ TEST(LabelledData, BadFilesAreNamed) {
   auto expect = [&](const std::string &file, const std::string &why, LabelledLimits l = limits()) {
     writeFile(dir / "x.bin", file);
     std::string message;
-    EXPECT_EQ(codeThrown([&] { LabelledData(dir / "x.bin", "data.train", l); }, &message), int(ErrorCode::DataInvalid)) << why;
+    EXPECT_EQ(codeThrown([&] { LabelledData(dir / "x.bin", "data.train", l); }, &message), int(ErrorCode::DataInvalid))
+        << why;
     EXPECT_NE(message.find("x.bin: " + why), std::string::npos) << message;
   };
   auto changed = [&](size_t at, auto value) {
@@ -151,7 +151,8 @@ TEST(LabelledData, BadFilesAreNamed) {
   expect(changed(size_t(h.labelsAt()), int32_t(-1)), "damaged: text 0 has the label -1 of 3");
   expect(fileOf(three, "[\"a\"", 3), "damaged: it does not name its labels");
   expect(fileOf(three, "[\"a\",\"b\"]", 3), "damaged: it does not name its labels");
-  expect(fileOf(three, "[\"b\",\"a\",\"c\"]"), "its labels are \"b\", \"a\" and \"c\", and the model's \"a\", \"b\" and \"c\"");
+  expect(fileOf(three, "[\"b\",\"a\",\"c\"]"),
+         "its labels are \"b\", \"a\" and \"c\", and the model's \"a\", \"b\" and \"c\"");
   expect(fileOf(three, "[\"a\",\"b\"]", 2), "its labels are \"a\" and \"b\"");
   LabelledLimits two = limits();
   two.names = {};
@@ -168,12 +169,14 @@ TEST(LabelledData, BadFilesAreNamed) {
     std::string message;
     EXPECT_EQ(codeThrown([&] { d.checkTokens(); }, &message), int(ErrorCode::TokenOutOfRange));
     EXPECT_NE(message.find(vocab == 10 ? "text 1 has token 10 of type 0" : "text 1 has token 2 of type 2"),
-              std::string::npos) << message;
+              std::string::npos)
+        << message;
   }
   EXPECT_EQ(codeThrown([&] { LabelledData(dir / "none.bin", "data.train", limits()); }), int(ErrorCode::FileMissing));
   // Who learns tokens has no use for it.
   std::string message;
-  EXPECT_EQ(codeThrown([&] { TokenData(dir / "x.bin", "data.train", 10, 2, 3); }, &message), int(ErrorCode::DataInvalid));
+  EXPECT_EQ(codeThrown([&] { TokenData(dir / "x.bin", "data.train", 10, 2, 3); }, &message),
+            int(ErrorCode::DataInvalid));
   EXPECT_NE(message.find("a file of texts with labels"), std::string::npos) << message;
 }
 
