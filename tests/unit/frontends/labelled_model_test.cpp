@@ -1,0 +1,231 @@
+// Models that learn labels of texts: their graphs, by the interpreter, and their keys.
+#include "frontends/label_names.h"
+#include "frontends/model_builder.h"
+#include "frontends/toml_config.h"
+#include "ir/opdef.h"
+#include "support/diagnostics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <unistd.h>
+
+using namespace gptc;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A model in BERT's form that learns three labels.
+Config labelledConfig() {
+  Config c;
+  c.name = "small";
+  c.model.nLayer = 2;
+  c.model.nHead = c.model.nKvHead = 2;
+  c.model.nEmbd = 8;
+  c.model.ffnDim = 16;
+  c.model.vocabSize = 11;
+  c.model.blockSize = 6;
+  c.model.causal = false;
+  c.model.embeddingNorm = c.model.headTransform = c.model.headBias = true;
+  c.model.normPosition = NormPosition::post;
+  c.model.tokenTypes = 3;
+  c.model.labels = 3;
+  c.train.microBatch = 2;
+  c.train.globalBatchTokens = 24;
+  c.train.accumulate = 2;
+  return c;
+}
+
+StateMap initialStates(const Module &m, uint64_t seed) {
+  StateMap states;
+  for (auto &s : m.states)
+    states[s->name] = initialValue(*s, seed);
+  return states;
+}
+
+Tensor integers(Type type, std::vector<double> values) { return Tensor(std::move(type), std::move(values)); }
+
+using Types = std::vector<std::string>;
+
+/// "-" for a state that is missing.
+Types typesOf(const Module &m, const std::vector<std::string> &names) {
+  Types types;
+  for (const std::string &name : names)
+    types.push_back(m.state(name) ? m.state(name)->type.str() : "-");
+  return types;
+}
+
+/// Texts of 4, 1 and 6 tokens, in rows of 6.
+struct LabelledArgs {
+  std::vector<double> tokens, labels, documents, types;
+  explicit LabelledArgs(int64_t rows)
+      : tokens(size_t(6 * rows)), documents(size_t(12 * rows)), types(size_t(6 * rows)) {
+    const size_t lengths[] = {4, 1, 6};
+    for (size_t b = 0; b < size_t(rows); ++b) {
+      labels.push_back(double(b % 3));
+      for (size_t t = 0; t < 6; ++t) {
+        const bool text = t < lengths[b % 3];
+        tokens[6 * b + t] = text ? double((5 * b + 3 * t) % 11) : 0;
+        types[6 * b + t] = text && t > 1;
+        documents[2 * (6 * b + t)] = text ? 0 : double(t);
+        documents[2 * (6 * b + t) + 1] = text ? double(lengths[b % 3]) : double(t + 1);
+      }
+    }
+  }
+  std::vector<Tensor> args() const {
+    const int64_t rows = int64_t(labels.size());
+    return {integers(Type(DType::i32, {rows, 6}), tokens), integers(Type(DType::i32, {rows, 1}), labels),
+            integers(Type(DType::i64, {rows, 6, 2}), documents), integers(Type(DType::i32, {rows, 6}), types)};
+  }
+};
+
+TEST(LabelledModel, LabelsAreLearnedByTheFirstToken) {
+  Config c = labelledConfig();
+  c.train.microBatch = 3;
+  const auto m = buildModel(c);
+  EXPECT_EQ(verify(*m), std::vector<std::string>{});
+  ASSERT_EQ(m->functions.size(), 2u) << "it continues no text";
+  EXPECT_EQ(m->attrs.getInt("labels"), 3);
+  EXPECT_FALSE(m->attrs.has("mask_token"));
+  EXPECT_EQ(typesOf(*m, {"pooler.dense.weight", "pooler.dense.bias", "classifier.weight", "classifier.bias",
+                         "lm_head.bias", "head.dense.weight"}),
+            (Types{"f32[8,8]", "f32[8]", "f32[8,3]", "f32[3]", "-", "-"}));
+  const std::vector<Type> results = m->function("eval")->results();
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0].str(), "f32[3,1]");
+  EXPECT_EQ(results[1].str(), "f32[3,1,3]");
+  StateMap states = initialStates(*m, 5);
+  // Biases and gains away from 0 and 1, so that every term counts.
+  for (const auto &s : m->states)
+    if (s->type.rank() == 1)
+      for (size_t i = 0; i < states[s->name].data.size(); ++i)
+        states[s->name].data[i] += 0.3 * std::sin(double(i + s->name.size()));
+  LabelledArgs given(3);
+  const std::vector<Tensor> evaluated = interpret(*m->function("eval"), given.args(), states);
+  std::vector<Tensor> args = given.args();
+  args.push_back(Tensor::scalar(0, DType::i64));
+  double sum = 0;
+  for (size_t b = 0; b < 3; ++b) {
+    const double *logits = &evaluated[1].data[3 * b];
+    const double nll = std::log(std::exp(logits[0]) + std::exp(logits[1]) + std::exp(logits[2])) - logits[b];
+    EXPECT_NEAR(evaluated[0].data[b], nll, 1e-12) << b;
+    sum += nll;
+  }
+  EXPECT_NEAR(interpret(*m->function("forward"), args, states)[0].data[0], sum, 1e-12);
+
+  const auto logitsOf = [&] { return interpret(*m->function("eval"), given.args(), states)[1].data; };
+  const std::vector<double> before = logitsOf();
+  given.tokens[5] = 9, given.types[5] = 2, given.tokens[6 + 3] = 4;  // behind the texts
+  EXPECT_EQ(logitsOf(), before) << "what is no text changes nothing";
+  given.types[2] = 0;
+  const std::vector<double> typed = logitsOf();
+  EXPECT_GT(std::abs(typed[0] - before[0]), 1e-9) << "the first token sees the types of its text";
+  EXPECT_EQ(std::vector(typed.begin() + 3, typed.end()), std::vector(before.begin() + 3, before.end()));
+
+  // The functions of `gptrun classify` give the same of a text alone.
+  c.model.blockSize = 6;
+  const auto embeds = buildModel(c, {.embed = true, .labels = 3});
+  std::vector<double> tokens(16, 0), positions(16, 0), documents(32), types(16, 0);
+  for (size_t i = 0; i < 16; ++i) {
+    documents[2 * i] = i < 6 ? 0 : double(i);
+    documents[2 * i + 1] = i < 6 ? 6 : double(i + 1);
+    if (i < 6)
+      tokens[i] = given.tokens[12 + i], types[i] = given.types[12 + i], positions[i] = double(i);
+  }
+  const Tensor text[] = {integers(Type(DType::i32, {1, 16}), tokens), integers(Type(DType::i64, {16}), positions),
+                         integers(Type(DType::i64, {1, 16, 2}), documents), integers(Type(DType::i32, {1, 16}), types)};
+  const std::vector<double> vectors = interpret(*embeds->function("embed_16"), text, states)[0].data;
+  Tensor first(Type(DType::f32, {16, 8}));
+  std::copy(vectors.begin(), vectors.begin() + 8, first.data.begin());
+  const Tensor firsts[] = {first};
+  const std::vector<double> alone = interpret(*embeds->function("labels"), firsts, states)[0].data;
+  for (size_t l = 0; l < 3; ++l)
+    EXPECT_NEAR(alone[l], typed[6 + l], 1e-12);
+}
+
+TEST(LabelledModel, DropoutOfLabelsHasItsOwnStreams) {
+  Config c = labelledConfig();
+  c.model.dropout = 0.25;
+  const auto m = buildModel(c);
+  EXPECT_EQ(verify(*m), std::vector<std::string>{});
+  std::multiset<int64_t> streams;
+  for (const Op &op : m->function("forward")->body)
+    if (op.isOneOf(OpKind::dropout, OpKind::attention))
+      streams.insert(op.attrs.getInt("stream"));
+  // Of the embedding, of three sites in two layers, and of the pooler.
+  EXPECT_EQ(streams.size(), 8u);
+  EXPECT_EQ(std::set<int64_t>(streams.begin(), streams.end()).size(), 8u);
+  for (const Op &op : m->function("eval")->body)
+    EXPECT_FALSE(op.is(OpKind::dropout) || op.attrs.getFloat("p") != 0) << print(op);
+}
+
+class LabelKeys : public testing::Test {
+protected:
+  void SetUp() override {
+    fs::create_directories(dir);
+    std::ofstream(dir / "labels.json") << textOfLabels({"no", "yes", "so"});
+    std::ofstream(dir / "tokenizer.json") << "{}";
+  }
+  void TearDown() override { fs::remove_all(dir); }
+  /// A model in BERT's form, whose tokenizer has 31 tokens.
+  static Config load(std::vector<std::string> more) {
+    std::vector<std::string> settings = {
+        "model.n_layer=1",           "model.n_head=2",           "model.n_embd=8",
+        "model.block_size=4",        "model.causal=false",       "model.activation=gelu",
+        "model.embedding_norm=true", "model.norm_position=post", "model.token_types=2",
+        "model.head_transform=true", "model.head_bias=true"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return loadConfig("", settings, [](const std::string &) { return 31; });
+  }
+  /// The messages; "" if nothing is thrown.
+  static std::string problem(const std::vector<std::string> &more) {
+    try {
+      load(more);
+    } catch (const UserError &e) {
+      return e.what();
+    }
+    return "";
+  }
+  std::string file(const char *name) const { return "'" + (dir / name).string() + "'"; }
+  const fs::path dir = fs::path(testing::TempDir()) / fmt::format("gptc-label-keys-{}", ::getpid());
+};
+
+TEST_F(LabelKeys, NamesSayHowMany) {
+  const std::string names = "data.labels=" + file("labels.json"),
+                    tokenizer = "data.tokenizer=" + file("tokenizer.json");
+  Config c = load({names, tokenizer});
+  EXPECT_EQ(c.model.labels, 3);
+  EXPECT_EQ(c.labels, (std::vector<std::string>{"no", "yes", "so"}));
+  EXPECT_EQ(c.model.vocabSize, 31) << "there is no [MASK]";
+  EXPECT_EQ(load({tokenizer}).model.vocabSize, 32);
+  EXPECT_EQ(load({names, "model.labels=3", "model.vocab_size=31"}).model.labels, 3);
+  // A plan is made anew from what it says of the model.
+  std::vector<std::string> again = modelSettings(c);
+  const Config same = loadConfig("", again, [](const std::string &) { return 0; });
+  EXPECT_EQ(same.model.labels, 3);
+  EXPECT_EQ(same.labels, (std::vector<std::string>{"LABEL_0", "LABEL_1", "LABEL_2"}));
+}
+
+TEST_F(LabelKeys, WhatContradictsIsRefused) {
+  const std::string vocab = "model.vocab_size=31";
+  EXPECT_EQ(problem({vocab, "model.labels=2"}), "");
+  EXPECT_NE(problem({vocab, "model.labels=1"}).find("a single label is always right"), std::string::npos);
+  EXPECT_NE(problem({vocab, "model.labels=2", "data.labels=" + file("labels.json")}).find("model.labels = 2"),
+            std::string::npos);
+  EXPECT_NE(problem({vocab, "data.labels=" + file("none.json")}).find("none.json"), std::string::npos);
+  EXPECT_NE(problem({vocab, "data.labels=" + file("tokenizer.json")}).find("this is no list of texts"),
+            std::string::npos);
+  for (const char *other :
+       {"model.causal=true", "model.norm_position=pre", "model.position=rope", "model.activation=swiglu"})
+    EXPECT_NE(problem({vocab, "model.labels=2", other}).find("models of BERT's form"), std::string::npos) << other;
+  EXPECT_NE(problem({vocab, "model.labels=2", "compile.target=cuda:sm_90a"}).find("built for CPUs"), std::string::npos);
+  EXPECT_NE(problem({vocab, "model.labels=2", "parallel.tensor=2"}).find("parallel.tensor"), std::string::npos);
+  EXPECT_NE(problem({vocab, "model.labels=2", "parallel.tensor=auto", "parallel.data=2"}).find("parallel.tensor"),
+            std::string::npos);
+  EXPECT_EQ(problem({vocab, "model.labels=2", "parallel.data=2"}), "");
+}
+
+}  // namespace
