@@ -17,7 +17,7 @@
 //   4. If the rule or the check of some op rejects the padded types (a dimension that it merges or cuts), the module
 //      stays as it is.
 // Runs on imported graphs, before autodiff, so that both directions agree. Modules with moments or gradients stay as
-// they are.
+// they are, and those that learn labels, of which there are few.
 #include "passes/pass.h"
 
 #include "ir/facts.h"
@@ -124,6 +124,8 @@ bool retype(Module &m) {
 
 bool padVocab(Module &m, const PassOptions &options) {
   const int64_t multiple = std::max<int64_t>(1, options.values.getInt("multiple", 128));
+  if (fact<&ModelFacts::labels>(m))
+    return false;
   for (const auto &s : m.states)
     if (const auto kind = kindOf(*s); kind == StateKind::moment || kind == StateKind::grad)
       return false;
