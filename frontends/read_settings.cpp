@@ -306,10 +306,55 @@ void openParallel(Reading &in) {
   in.s.parallel.logicalShards = 0;
 }
 
+/// Whether logical parts form a tree, of which each rank along "tensor" has a part, and all else keeps their order.
+void checkLogicalTensor(Reading &in) {
+  ConfigReader &r = in.r;
+  ParallelConfig &p = in.s.parallel;
+  const int64_t parts = p.logicalTensor;
+  const char *key = "parallel.logical_tensor";
+  if (parts == 1 || !r.good(key) || !r.good("parallel.tensor"))
+    return;
+  if (in.purpose == ConfigPurpose::forecast) {  // of any number of ranks
+    p.logicalTensor = 1;
+    return;
+  }
+  if (!isPowerOfTwo(parts) || parts % p.tensor) {
+    int64_t works = 1;
+    while (works < p.tensor)
+      works *= 2;
+    const bool ranksFit = works == p.tensor;
+    r.complain(key, ErrorCode::ShapeMismatch, fmt::format("{} logical parts for tensor = {}", parts, p.tensor),
+               "must be a power of two, and a multiple of tensor",
+               {ranksFit ? fmt::format("{}, {} or {} work", std::max<int64_t>(2, works), 2 * std::max<int64_t>(2, works),
+                                       4 * std::max<int64_t>(2, works))
+                         : fmt::format("tensor = {} or {} works with a power of two", works / 2, works)});
+    return;
+  }
+  const TomlValue *tensor = r.get("parallel.tensor");
+  if (const auto *word = tensor ? std::get_if<std::string>(&tensor->value) : nullptr; word && *word == "auto")
+    r.complain(key, ErrorCode::Contradiction, "logical parts with parallel.tensor = \"auto\"",
+               fmt::format("a forecast may choose what does not divide {}{}", parts, lineOf(r, "parallel.tensor")),
+               {"write tensor as a number: any that divides the parts gives the same bits"});
+  else if (in.s.optimizer.name == "adafactor")
+    r.complain(key, ErrorCode::NotBuiltYet, "logical parts with optimizer.name = \"adafactor\" are not built yet",
+               fmt::format("its statistics add over ranks{}", lineOf(r, "optimizer.name")),
+               {"logical_tensor = 1 works, or adamw or sgd"});
+  else if (in.s.precision.optimizerState == MomentType::bf16)
+    r.complain(key, ErrorCode::NotBuiltYet, "logical parts with precision.optimizer_state = \"bf16\" are not built yet",
+               fmt::format("each rank rounds its piece by random numbers of its own{}",
+                           lineOf(r, "precision.optimizer_state")),
+               {"logical_tensor = 1 works, or fp32"});
+  else if (in.s.precision.fp8 != Fp8::off)
+    r.complain(key, ErrorCode::NotBuiltYet, "logical parts with precision.fp8 are not built yet",
+               fmt::format("products of 8-bit floats are in one part{}", lineOf(r, "precision.fp8")),
+               {"logical_tensor = 1 works, or fp8 = \"off\""});
+}
+
 /// What "auto" is today, and whether the rest goes together.
 void takeParallel(Reading &in) {
   ConfigReader &r = in.r;
   ParallelConfig &p = in.s.parallel;
+  checkLogicalTensor(in);
   if (p.zeroStage < 0)
     p.zeroStage = p.data > 1 ? 1 : 0;
   if (!p.logicalShards)

@@ -209,18 +209,23 @@ void checkCacheBlocks(ConfigReader &r, const Config &c) {
              {"cache = \"auto\" works with any heads"});
 }
 
-/// Checks that `tensor` divides the heads, those of keys and values too, and the hidden features.
+/// Checks that `tensor`, or logical_tensor if that is more, divides the heads, those of keys and values too, and the
+/// hidden features.
 void checkTensor(ConfigReader &r, const Config &c) {
   const ModelConfig &m = c.model;
-  const int64_t t = c.parallel.tensor;
-  if (t == 1 || !r.good("parallel.tensor"))
+  const bool logical = c.parallel.logicalTensor > 1;
+  const int64_t t = logical ? c.parallel.logicalTensor : c.parallel.tensor;
+  const std::string key = logical ? "parallel.logical_tensor" : "parallel.tensor",
+                    name = logical ? "logical_tensor" : "tensor";
+  if (t == 1 || !r.good("parallel.tensor") || !r.good("parallel.logical_tensor"))
     return;
   if (m.qkNorm == QkNorm::whole && r.good("model.qk_norm"))
     return r.complain(
-        "parallel.tensor", ErrorCode::NotBuiltYet,
-        fmt::format("parallel.tensor = {} with model.qk_norm = \"whole\" is not built yet", t),
-        fmt::format("each rank has some heads, and the norm goes over all of them{}", lineOf(r, "model.qk_norm")),
-        {"parallel.tensor = 1 works, with more ranks along parallel.data"});
+        key.c_str(), ErrorCode::NotBuiltYet,
+        fmt::format("{} = {} with model.qk_norm = \"whole\" is not built yet", key, t),
+        fmt::format("each {} has some heads, and the norm goes over all of them{}", logical ? "part" : "rank",
+                    lineOf(r, "model.qk_norm")),
+        {fmt::format("{} = 1 works, with more ranks along parallel.data", key)});
   const struct {
     const char *key, *what, *name;
     int64_t n;
@@ -233,8 +238,8 @@ void checkTensor(ConfigReader &r, const Config &c) {
     int64_t common = 0;
     for (const auto &q : parts)
       common = std::gcd(common, q.n);
-    return r.complain("parallel.tensor", ErrorCode::ShapeMismatch,
-                      fmt::format("{} {} cannot be split over tensor = {}", p.n, p.what, t),
+    return r.complain(key.c_str(), ErrorCode::ShapeMismatch,
+                      fmt::format("{} {} cannot be split over {} = {}", p.n, p.what, name, t),
                       fmt::format("must divide {} = {}{}", p.name, p.n, lineOf(r, p.key)),
                       {fmt::format("{} work", divisors(common, common))});
   }

@@ -5,6 +5,8 @@
 
 #include "llvm/ADT/STLExtras.h"
 
+#include <algorithm>
+
 namespace gptc {
 
 Mesh Mesh::of(const Module &m) { return {fact<&ParallelFacts::data>(m), fact<&ParallelFacts::tensor>(m)}; }
@@ -35,6 +37,30 @@ void Cut::apply(State &s, llvm::StringRef axis, int64_t ranks) const {
 }
 
 bool isPiece(const State &s) { return hasFact<&StateFacts::cutData>(s) || hasFact<&StateFacts::cutTensor>(s); }
+
+int64_t LogicalParts::ofRank(const Module &m) {
+  return std::max<int64_t>(1, fact<&ParallelFacts::logicalTensor>(m) / fact<&ParallelFacts::tensor>(m));
+}
+
+std::optional<LogicalParts> LogicalParts::of(const Module &m, const State &s) {
+  const Ints *n = peekFact<&StateFacts::logicalParts>(s);
+  if (!n || n->size() < 2)
+    return std::nullopt;
+  const int64_t parts = ofRank(m);
+  LogicalParts p{unsigned((*n)[0]), {n->begin() + 1, n->end()}};
+  for (int64_t group : p.groups)
+    if (group % parts)
+      throw UserError(ErrorCode::GirInvalid,
+                      fmt::format("{} places of @{} do not divide by {} logical parts of a rank", group, s.name, parts));
+  return p;
+}
+
+Value *sumInTree(Builder &b, std::vector<Value *> terms) {
+  for (; terms.size() > 1; terms.resize(terms.size() / 2))
+    for (size_t i = 0; 2 * i < terms.size(); ++i)
+      terms[i] = b.value(OpKind::add, {terms[2 * i], terms[2 * i + 1]});
+  return terms[0];
+}
 
 Type wholeAlongData(const State &s) {
   Type t = s.type;

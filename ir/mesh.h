@@ -63,6 +63,23 @@ struct Cut {
   }
 };
 
+/// Logical parts of heads and hidden features (module attribute logical_tensor, pass shard-tensor). Of each parameter
+/// that they share, a part has an equal share of every group of places of a rank's piece along "tensor", as ranks have
+/// of the whole.
+struct LogicalParts {
+  unsigned dim = 0;
+  std::vector<int64_t> groups;
+
+  /// How many parts a rank along "tensor" has: consecutive ones, so that the tree of their sums is a part of the whole
+  /// tree. At least 1.
+  static int64_t ofRank(const Module &m);
+  /// nullopt if the parts do not share the state. Throws UserError(GirInvalid) if a group does not divide by ofRank(m).
+  static std::optional<LogicalParts> of(const Module &m, const State &s);
+};
+
+/// The sum of a power of two of values of one type, as ranks add in the order "tree": ((t0+t1)+(t2+t3))+....
+Value *sumInTree(Builder &b, std::vector<Value *> terms);
+
 /// The type of a state's pieces along "data" together: one tensor rank's part of the whole.
 Type wholeAlongData(const State &s);
 

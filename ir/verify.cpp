@@ -90,7 +90,7 @@ private:
     bool good = true;
     for (const auto &[name, value] : s.attrs)
       good = verifyAttr(stateFacts(), "state", name, value) && good;
-    if (!good || !verifyCuts(s))
+    if (!good || !verifyCuts(s) || !verifyParts(s))
       return;
     verifyLayout(s);
     const std::optional<StateKind> kind = kindOf(s);
@@ -158,6 +158,23 @@ private:
       }
     }
     return true;
+  }
+
+  /// Logical parts: a dimension, and groups that add up to its extent.
+  bool verifyParts(const State &s) {
+    const Ints *n = peekFact<&StateFacts::logicalParts>(s);
+    if (!n)
+      return true;
+    bool good = n->size() >= 2 && (*n)[0] >= 0 && (*n)[0] < s.type.rank();
+    const int64_t extent = good ? s.type.padded(int((*n)[0])) : 0;
+    int64_t sum = 0;
+    for (size_t i = 1; good && i < n->size(); ++i)
+      good = (*n)[i] >= 1 && (*n)[i] <= extent - sum && (sum += (*n)[i]);
+    good = good && sum == extent;
+    if (!good)
+      add(fmt::format("`{}` must be a dimension, and groups that are its places together",
+                      FactAt<&StateFacts::logicalParts>::name));
+    return good;
   }
 
   /// Whether hf_share stands where it has a meaning: rows of a file follow each other as the states do.

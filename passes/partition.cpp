@@ -166,7 +166,9 @@ private:
   /// Whether the op belongs to the optimizer, not to the backward graph, which may use the same gradient.
   static bool isOptimizers(const Op &op) {
     const bool squares = op.is(OpKind::mul) && op.operand(0) == op.operand(1) &&
-                         llvm::all_of(op.result()->users(), [](Op *u) { return u->is(OpKind::adafactor_moment); });
+                         llvm::all_of(op.result()->users(), [](Op *u) {
+                           return u->isOneOf(OpKind::adafactor_moment, OpKind::slice, OpKind::reshape);
+                         });
     return squares || belongsToUpdate(op) ||
            op.isOneOf(OpKind::sum_squares, OpKind::column_squares, OpKind::adafactor_squares);
   }
@@ -366,7 +368,7 @@ private:
         if (Op *read = readOf(op->operand(i)))
           if (State *s = m.state(read->state); divided.contains(s->name) || kindOf(*s) == StateKind::moment)
             readPiece(b, *op, i, *s);
-      if (op->is(OpKind::reduce_sum)) {
+      if (op->isOneOf(OpKind::reduce_sum, OpKind::reshape)) {  // of rows, for the norm
         Value *piece = op->operand(0);
         op->setOperand(0, b.op(OpKind::all_gather, {piece}, {wholes.find(piece)->second}, how(false))->result());
         continue;

@@ -24,6 +24,14 @@
 //      part (own_part). So autodiff makes all gradients by the ops' own rules, and gradients of parameters are summed
 //      over ranks once per step.
 //
+// With the module attribute logical_tensor = T above 1, T a power of two and a multiple of the ranks, the features are
+// divided into T logical parts, of which each rank has as many. Sums over features then have the same order on 1, 2, ..,
+// T ranks (pass logical-tensor, which follows), so the module of one rank gets the same ops, for one rank. A cut of the
+// tokens would change the order of sums over tokens: all ranks compute all tokens between blocks (end of step 4).
+// logical_parts of a state says which places the parts have (optimizer, logical-tensor), `parts` of qk_norm how many
+// sums over heads its gradient is added from. Modules that train nothing with weights of 8 or 4 bits round to other
+// results anyway and have no parts.
+//
 // Runs on imported graphs, before autodiff, so that both directions agree. The attribute `tensor_sharded` marks modules
 // on which the pass has run. The vocabulary is not cut: embedding and classifier are whole on each rank, which computes
 // the logits of its tokens.
@@ -32,6 +40,7 @@
 #include "ir/facts.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
+#include "passes/analysis/parameters.h"
 #include "passes/decisions.h"
 #include "support/diagnostics.h"
 
@@ -177,15 +186,17 @@ private:
 /// Step 2: how the states of all functions are cut.
 class States {
 public:
-  States(Module &m, int64_t ranks) : m(m), ranks(ranks) {}
+  /// The features must divide into `parts`: the ranks, or with `logical` the logical parts of all ranks.
+  States(Module &m, int64_t ranks, int64_t parts, bool logical)
+      : m(m), ranks(ranks), parts(parts), logical(logical) {}
 
   void add(const FeatureBlock &b) {
     std::vector<int64_t> groups = {b.columns[0]->result()->type.dim(-1)};
     if (b.heads) {
       const int64_t queries = b.heads->attrs.getInt("n_head"), keys = b.heads->attrs.getInt("n_kv_head", queries),
                     size = groups[0] / (queries + 2 * keys);
-      if (queries % ranks || keys % ranks)
-        refuse(queries % ranks ? queries : keys, queries % ranks ? "heads" : "heads of keys and values");
+      if (queries % parts || keys % parts)
+        refuse(queries % parts ? queries : keys, queries % parts ? "heads" : "heads of keys and values");
       if (b.heads->attrs.getInt("of_heads"))
         throw UserError(ErrorCode::GirInvalid, "attention that has some of all heads already cannot be shared out",
                         "a module without of_heads and head0");
@@ -193,7 +204,7 @@ public:
       for (const char *cache : {"k", "v", "k_scales", "v_scales"})
         if (const auto i = b.heads->def().operandIndex(cache); i && *i < b.heads->numOperands())
           cut(readState(m, b.heads->operand(*i)), 0, {keys});
-    } else if (groups[0] % ranks) {
+    } else if (groups[0] % parts) {
       refuse(groups[0], "features of the hidden layer");
     }
     for (Op *c : b.columns)
@@ -220,15 +231,28 @@ public:
   }
 
   void apply() {
-    for (auto &[s, c] : cuts)
-      c.apply(*s, "tensor", ranks);
+    for (auto &[s, c] : cuts) {
+      if (ranks > 1)
+        c.apply(*s, "tensor", ranks);
+      if (logical && kindOf(*s) == StateKind::param)
+        setFact<&StateFacts::logicalParts>(*s, placesOf(c));
+    }
   }
   size_t size() const { return cuts.size(); }
 
 private:
   Module &m;
-  const int64_t ranks;
+  const int64_t ranks, parts;
+  const bool logical;
   llvm::MapVector<State *, Cut> cuts;
+
+  /// The dimension that is cut, and the groups of places of this rank's piece.
+  Ints placesOf(const Cut &c) const {
+    Ints places = {int64_t(c.dim)};
+    for (int64_t group : c.groups)
+      places.push_back(group / ranks);
+    return places;
+  }
 
   /// Cuts dimension `dim` of the state, which consists of `groups`. Throws UserError(GirInvalid) if another block cuts
   /// it differently.
@@ -245,7 +269,9 @@ private:
     for (int64_t d = 1; d <= std::min<int64_t>(n, 64); ++d)
       if (n % d == 0)
         work += fmt::format("{}{}", work.empty() ? "" : ", ", d);
-    throw UserError(ErrorCode::ShapeMismatch, fmt::format("{} {} cannot be split over tensor = {}", n, what, ranks),
+    throw UserError(ErrorCode::ShapeMismatch,
+                    fmt::format("{} {} cannot be split over {} = {}", n, what, logical ? "logical_tensor" : "tensor",
+                                parts),
                     work + " work");
   }
 };
@@ -253,11 +279,14 @@ private:
 /// Steps 3 to 5 of one function.
 class Sharder {
 public:
-  Sharder(Module &m, Function &f, const Blocks &blocks, int64_t ranks)
-      : m(m), f(f), blocks(blocks), ranks(ranks), differentiated(f.name == "forward") {}
+  /// `parts`: the logical parts of a rank; 0 if its features have none.
+  Sharder(Module &m, Function &f, const Blocks &blocks, int64_t ranks, int64_t parts)
+      : m(m), f(f), blocks(blocks), ranks(ranks), parts(parts), differentiated(f.name == "forward") {}
 
   /// Step 4: whether the function can be divided by tokens. Must be called before the types of states change.
   bool canCutTokens() {
+    if (parts)
+      return false;
     const Type &x = blocks.all[0].columns[0]->operand(0)->type;
     if (x.rank() != 3 || x.dim(1) % ranks)
       return false;
@@ -314,7 +343,7 @@ private:
   Module &m;
   Function &f;
   const Blocks &blocks;
-  const int64_t ranks;
+  const int64_t ranks, parts;
   const bool differentiated;
   bool byTokens = false;
   int64_t sequences = 0, tokens = 0;  // per batch, per sequence
@@ -428,8 +457,12 @@ private:
     for (const char *count : {"n_head", "n_kv_head"})
       if (op.attrs.has(count))
         op.attrs.set(count, op.attrs.getInt(count) / ranks);
+    if (parts && op.is(OpKind::qk_norm))
+      op.attrs.set("parts", parts);
     const auto seed = op.def().operandIndex("seed");
     const bool draws = seed && *seed < op.numOperands();
+    if (ranks == 1)
+      return;
     if (op.attrs.getBool("alibi") || draws) {
       op.addOperand(offset(op.attrs.getInt("n_head")));
       op.attrs.set("of_heads", op.attrs.getInt("n_head") * ranks);
@@ -495,29 +528,66 @@ private:
   }
 };
 
+/// Throws UserError(NotBuiltYet) for what sums over features without logical parts.
+void checkParts(const Module &m) {
+  auto refuse = [](const char *what, const char *help) {
+    throw UserError(ErrorCode::NotBuiltYet, fmt::format("logical_tensor with {} is not built yet", what), help);
+  };
+  if (fact<&PrecisionFacts::fp8>(m) != Fp8::off)
+    refuse("products in fp8", "logical_tensor = 1 works");
+  if (!m.function("forward"))
+    return;
+  if (fact<&OptimizerFacts::optimizer>(m) == OptimizerKind::adafactor)
+    refuse("optimizer = \"adafactor\"", "logical_tensor = 1 works, or adamw or sgd");
+  if (fact<&PrecisionFacts::optimizerState>(m) == MomentType::bf16)
+    refuse("optimizer_state = \"bf16\"", "each rank rounds its piece by random numbers of its own; fp32 works");
+}
+
+/// The logical parts of all ranks; 0 if the module has none.
+int64_t logicalParts(const Module &m, int64_t ranks) {
+  const int64_t parts = fact<&ParallelFacts::logicalTensor>(m);
+  const bool rounds = fact<&PrecisionFacts::weights>(m) != Weights::compute && !m.function("forward") && trainsNothing(m);
+  if (parts == 1 || rounds)
+    return 0;
+  if ((parts & (parts - 1)) || parts % ranks)
+    throw UserError(ErrorCode::GirInvalid, fmt::format("logical_tensor = {} with tensor = {}", parts, ranks),
+                    "a power of two that is a multiple of the ranks works");
+  checkParts(m);
+  return parts;
+}
+
 }  // namespace
 
 bool shardTensor(Module &m, const PassOptions &) {
   const int64_t ranks = Mesh::of(m).tensor;
-  if (ranks == 1 || fact<&PhaseFacts::tensorSharded>(m))
+  if (fact<&PhaseFacts::tensorSharded>(m))
     return false;
-  if (!m.function("forward"))
-    throw UserError(ErrorCode::GirInvalid, fmt::format("tensor = {} in a module without @forward", ranks),
+  const int64_t parts = logicalParts(m, ranks);
+  if (ranks == 1 && !parts)
+    return false;
+  const bool begun = m.function("train_step") || m.function("accumulate");
+  if (!m.function("forward") && (ranks > 1 || begun))
+    throw UserError(ErrorCode::GirInvalid,
+                    fmt::format("{} = {} in a module without @forward", ranks > 1 ? "tensor" : "logical_tensor",
+                                ranks > 1 ? ranks : parts),
                     "tensor parallelism comes before gradients: start from the imported module");
-  States states(m, ranks);
+  States states(m, ranks, parts ? parts : ranks, parts > 0);
   std::vector<std::pair<Function *, Blocks>> functions;
   for (const auto &f : m.functions) {
     for (const Op &op : f->body)
       if (op.is(OpKind::qk_norm) && op.attrs.getBool("whole"))  // its averages would be of a part of what they are of
         throw UserError(ErrorCode::NotBuiltYet,
-                        fmt::format("qk_norm = \"whole\" with tensor = {} is not built yet", ranks),
+                        fmt::format("qk_norm = \"whole\" with {} = {} is not built yet",
+                                    parts ? "logical_tensor" : "tensor", parts ? parts : ranks),
                         "tensor = 1 works, or norms of each head");
     functions.emplace_back(f.get(), Blocks(m, *f));
     for (const FeatureBlock &b : functions.back().second.all)
       states.add(b);
   }
   if (!states.size())
-    throw UserError(ErrorCode::GirInvalid, fmt::format("nothing in the module can be divided over tensor = {}", ranks),
+    throw UserError(ErrorCode::GirInvalid,
+                    fmt::format("nothing in the module can be divided over {} = {}", parts ? "logical_tensor" : "tensor",
+                                parts ? parts : ranks),
                     "what can: two matmuls with parameters, and attention or an activation between them");
   std::vector<Sharder> sharders;
   int64_t byTokens = 0;
@@ -525,7 +595,7 @@ bool shardTensor(Module &m, const PassOptions &) {
     states.checkUsers(*f, blocks);
     if (blocks.all.empty())
       continue;
-    sharders.emplace_back(m, *f, blocks, ranks);
+    sharders.emplace_back(m, *f, blocks, ranks, parts / ranks);
     byTokens += sharders.back().canCutTokens();
   }
   states.apply();

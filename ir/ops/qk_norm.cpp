@@ -7,7 +7,10 @@
 // `plus_one` 1 + w takes the place of w. The reciprocals of rms are kept for the gradients: [B,T,H+2Hkv], or two [B,T].
 //
 // Gradients as those of rmsnorm (norm.cpp). Those of the weights sum over tokens and heads; with `whole` one sum has
-// all columns of a row, of which slices are the gradients.
+// all columns of a row, of which slices are the gradients. With `parts` above 0 they are sums over tokens for each head,
+// then over the heads of each of so many equal parts, and then over the parts in a binary tree: shard-tensor gives a
+// rank its part of the tree.
+#include "ir/mesh.h"
 #include "ir/ops/op_support.h"
 
 #include <array>
@@ -148,6 +151,9 @@ bool inferForward(const Op &op, std::vector<Type> &types, std::string &error) {
     return false;
   if (!(std::isfinite(eps) && eps >= 0))
     return fail(error, "eps = {} must be finite and not negative", eps);
+  const int64_t parts = op.attrs.getInt("parts");
+  if (parts < 0 || (parts > 0 && (p.whole || (parts & (parts - 1)) || p.queries % parts || p.keys % parts)))
+    return fail(error, "parts = {} must be a power of two that divides the heads, and not whole", parts);
   types = {qkv, statsOf(qkv)};
   if (p.whole)
     types.push_back(statsOf(qkv));
@@ -195,6 +201,29 @@ std::vector<Expr> lowerForward(LowerCtx &c) {
   return results;
 }
 
+/// The gradients of both weights with `parts`. Their terms are dy * x / rms: of the result with weights of 1.
+std::vector<Value *> gradOfParts(GradCtx &c, const Parts &p) {
+  const int64_t parts = c.op.attrs.getInt("parts");
+  AttrMap plain = c.op.attrs;
+  plain.erase("parts");
+  plain.erase("plus_one");
+  Value *one = c.b.constant(1, c.op.operand(1)->type);
+  Value *xhat = c.b.value(OpKind::qk_norm, {c.op.operand(0), one, one}, plain);
+  Value *heads = c.b.value(OpKind::reduce_sum, {c.b.value(OpKind::mul, {c.dresults[0], xhat})},
+                           attrs({{"lead", int64_t(2)}}));
+  auto sum = [&](int64_t first, int64_t count) {
+    const int64_t each = count / parts;
+    std::vector<Value *> terms;
+    for (int64_t i = 0; i < parts; ++i) {
+      Value *own = c.b.value(OpKind::slice, {heads},
+                             attrs({{"dim", int64_t(0)}, {"start", first + i * each}, {"size", each}}));
+      terms.push_back(c.b.value(OpKind::reduce_sum, {own}, attrs({{"lead", int64_t(1)}})));
+    }
+    return sumInTree(c.b, std::move(terms));
+  };
+  return {sum(0, p.queries), sum(p.queries, p.keys)};
+}
+
 std::vector<Value *> gradForward(GradCtx &c) {
   const Type &qkv = c.op.operand(0)->type;
   const Parts p(c.op, qkv);
@@ -203,12 +232,16 @@ std::vector<Value *> gradForward(GradCtx &c) {
   Value *x = c.op.operand(0), *dy = c.dresults[0], *ofQueries = c.op.result(1), *ofKeys = c.op.result(p.whole ? 2 : 1);
   AttrMap at, sums = attrs({{"fold", int64_t(0)}});
   for (const auto &[name, value] : c.op.attrs)
-    if (name != "eps") {
+    if (name != "eps" && name != "parts") {
       at.set(name, value);
       if (name != "plus_one")
         sums.set(name, value);
     }
   Value *dx = c.b.value(OpKind::qk_norm_grad, {dy, x, c.op.operand(1), c.op.operand(2), ofQueries, ofKeys}, at);
+  if (c.op.attrs.getInt("parts")) {
+    const std::vector<Value *> dw = gradOfParts(c, p);
+    return {dx, dw[0], dw[1]};
+  }
   Op *dw = c.b.op(OpKind::qk_norm_grad_params, {dy, x, ofQueries, ofKeys}, sums);
   if (!p.whole)
     return {dx, dw->result(0), dw->result(1)};
@@ -348,6 +381,10 @@ std::vector<OpDef::Sample> samplesForward(unsigned seed) {
       p.attrs.set("plus_one", true);
     samples.push_back({.operandTypes = {p.qkv, p.queries, p.keys}, .attrs = std::move(p.attrs)});
   }
+  SampleParts p = partsOf({4, 2, false, true}, s);
+  p.attrs.set("plus_one", true);
+  p.attrs.set("parts", int64_t(2));
+  samples.push_back({.operandTypes = {p.qkv, p.queries, p.keys}, .attrs = std::move(p.attrs)});
   return samples;
 }
 
@@ -398,11 +435,13 @@ OpDef define_qk_norm() {
       .summary =
           "queries x become x / sqrt(average of x^2 + eps) * wq, keys the same with wk, values stay; the average "
           "is over each head, with `whole` over all queries and over all keys of a token; with plus_one times 1 "
-          "+ wq and 1 + wk",
+          "+ wq and 1 + wk. The gradients of wq and wk are summed in `parts` of the heads (0: in one)",
       .shapes = "qkv [B,T,H+2Hkv,D], wq [D], wk [D] -> y, rstd [B,T,H+2Hkv]; with whole qkv [B,T,(H+2Hkv)D], wq [HD], "
                 "wk [HkvD] -> y, rstd [B,T], rstd_k [B,T]",
       .operands = {{"qkv"}, {"wq"}, {"wk"}},
-      .attrs = headAttrs({{AttrSpec::Float, "eps", false, defaultEps}, {AttrSpec::Bool, "plus_one", false, false}}),
+      .attrs = headAttrs({{AttrSpec::Float, "eps", false, defaultEps},
+                          {AttrSpec::Bool, "plus_one", false, false},
+                          {AttrSpec::Int, "parts", false, int64_t(0)}}),
       .results = {"y", "rstd", "rstd_k"},
       .fusion = FusionKind::row,
       .autocast = AutocastClass::high,

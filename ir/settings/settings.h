@@ -143,6 +143,7 @@ struct ParallelConfig {
   int64_t tensor = 1;
   int64_t zeroStage = 0;      // "auto": the fastest of 0 to 3 that fits (tools/estimate/auto.cpp)
   int64_t logicalShards = 1;  // "auto": as many as ranks
+  int64_t logicalTensor = 1;
   ReduceOrder reduceOrder = ReduceOrder::tree;
   std::string offload = "none";
   std::string compression = "none";
@@ -457,6 +458,9 @@ template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {
       "Parts of the batch whose gradients are added in one binary tree, whoever computes them: a power of two, at "
       "least the ranks. \"auto\": as many as ranks.",
       open);
+  key("parallel.logical_tensor", p.logicalTensor, Integer{1, 1 << 10},
+      "Parts in which sums over heads and hidden features are added, in one binary tree, whoever computes them: a power "
+      "of two, and a multiple of `tensor`. More than 1: `tensor` changes no bit.");
   key("parallel.reduce_order", p.reduceOrder, Choice{allWords<ReduceOrder>()},
       "Order in which ranks add gradients: tree gives the same bits with any number of ranks, fast leaves it to the "
       "engine.");
