@@ -66,13 +66,13 @@ const std::vector<Form> forms = {
 
 struct Case {
   int form;
-  int64_t data, tensor, stage = 0, accumulate = 1, shards = 1;
+  int64_t data, tensor, stage = 0, accumulate = 1, shards = 1, parts = 1;
 };
 
 std::string nameOfCase(const testing::TestParamInfo<Case> &info) {
   const Case &c = info.param;
-  return fmt::format("{}_data{}_tensor{}_zero{}_{}micro_{}shards", forms[c.form].name, c.data, c.tensor, c.stage,
-                     c.accumulate, c.shards);
+  return fmt::format("{}_data{}_tensor{}_zero{}_{}micro_{}shards{}", forms[c.form].name, c.data, c.tensor, c.stage,
+                     c.accumulate, c.shards, c.parts > 1 ? fmt::format("_{}parts", c.parts) : "");
 }
 
 constexpr int64_t batchOfStep = 4, vocab = 13;
@@ -96,6 +96,8 @@ std::unique_ptr<Module> imported(const Case &c) {
   m->attrs.set("mesh_tensor", c.tensor);
   m->attrs.set("zero_stage", c.stage);
   m->attrs.set("shards", c.shards);
+  if (c.parts > 1)
+    m->attrs.set("logical_tensor", c.parts);
   m->attrs.set("reduce_order", std::string("tree"));
   return m;
 }
@@ -112,7 +114,7 @@ std::unique_ptr<Module> passed(const Case &c, const std::string &passes) {
 constexpr const char *beforeGradients = "canonicalize,cse,dce,pad-vocab,shard-tensor";
 constexpr const char *withGradients = "canonicalize,cse,dce,pad-vocab,shard-tensor,autodiff,canonicalize,cse,dce";
 constexpr const char *joint = "canonicalize,cse,dce,pad-vocab,shard-tensor,autodiff,optimizer,canonicalize,cse,dce,"
-                              "precision,partition";
+                              "precision,logical-tensor,partition";
 
 // ---- parts of tensors
 // ------------------------------------------------------------------------------------------------
@@ -331,6 +333,17 @@ std::vector<Case> cases() {
       all.push_back({form, 2, 2, stage, 2, 2});
   }
   all.push_back({5, 2, 4, 3, 2, 2});
+  for (int form = 0; form < int(forms.size()); ++form) {  // in logical parts
+    if (form == 8 || form == 9)                           // adafactor
+      continue;
+    const int64_t parts = form == 1 ? 2 : 4;
+    for (int64_t tensor : {1, 2})
+      all.push_back({form, 1, tensor, 0, form % 2 + 1, 1, parts});
+  }
+  for (int form : {0, 3, 10, 14})
+    all.push_back({form, 1, 4, 0, 1, 1, 4});
+  for (int64_t stage : {0, 1, 2, 3})
+    all.push_back({stage % 2 ? 0 : 13, 2, 2, stage, 2, 2, 4});
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Cases, Tensors, testing::ValuesIn(cases()), nameOfCase);
@@ -382,9 +395,9 @@ TEST_P(TensorForms, LossesOfTargetsAreThoseOfOneRank) {
     expectNear(of[0].data, expected[0][0].data, "losses");
 }
 
-TEST_P(TensorForms, GenerateWithTheirPartsOfTheCache) {
-  const Case alone{GetParam(), 1, 1}, two{GetParam(), 1, 2};
-  const std::unique_ptr<Module> whole = passed(alone, beforeGradients), m = passed(two, beforeGradients);
+/// Generates with a rank and with two, or with one in two logical parts.
+void expectSameTokens(const Case &alone, const Case &two, const char *passes) {
+  const std::unique_ptr<Module> whole = passed(alone, beforeGradients), m = passed(two, passes);
   if (!whole->function("decode"))
     GTEST_SKIP() << "an encoder";
   std::vector<StateMap> wholeStates = initialStates(*whole), states = initialStates(*m);
@@ -394,12 +407,26 @@ TEST_P(TensorForms, GenerateWithTheirPartsOfTheCache) {
                                       Tensor(Type(DType::f32, {1, choose_token::columns}))};
     const auto expected =
         interpretRanks(*whole->function("decode"), std::vector<std::vector<Tensor>>{args}, wholeStates);
-    for (const auto &of :
-         interpretRanks(*m->function("decode"), std::vector<std::vector<Tensor>>{args, args}, states)) {
+    for (const auto &of : interpretRanks(*m->function("decode"),
+                                         std::vector<std::vector<Tensor>>(size_t(two.tensor), args), states)) {
       expectNear(of[0].data, expected[0][0].data, "logits");
       EXPECT_EQ(of[1].data, expected[0][1].data);
     }
   }
+}
+
+TEST_P(TensorForms, GenerateWithTheirPartsOfTheCache) {
+  expectSameTokens({GetParam(), 1, 1}, {GetParam(), 1, 2}, beforeGradients);
+}
+
+// Of one token a product of all parts at once.
+TEST_P(TensorForms, GenerateInLogicalParts) {
+  const std::string name = forms[GetParam()].name;
+  if (name.find("adafactor") == 0)
+    GTEST_SKIP() << "has no logical parts";
+  for (int64_t tensor : {1, 2})
+    expectSameTokens({GetParam(), 1, 1}, {GetParam(), 1, tensor, 0, 1, 1, name == "llama" ? 2 : 4},
+                     "canonicalize,cse,dce,pad-vocab,shard-tensor,logical-tensor");
 }
 
 int64_t countOf(const Module &m, llvm::StringRef function, OpKind kind) {
@@ -469,6 +496,9 @@ TEST(TensorNot, DividesWhatHasNoParts) {
     EXPECT_EQ(e.diagnostics[0].code, ErrorCode::NotBuiltYet);
     EXPECT_NE(e.diagnostics[0].message.find("qk_norm"), std::string::npos);
   }
+  // Logical parts: three, of two ranks; of two heads of keys; of four ranks two; of adafactor.
+  for (const Case &c : {Case{0, 1, 1, 0, 1, 1, 3}, {1, 1, 2, 0, 1, 1, 4}, {0, 1, 4, 0, 1, 1, 2}, {8, 1, 1, 0, 1, 1, 4}})
+    EXPECT_THROW(passed(c, beforeGradients), UserError) << c.form << " " << c.parts;
   std::unique_ptr<Module> m = imported({0, 1, 1});
   const std::string before = print(*m);
   PipelineOptions options;

@@ -395,6 +395,9 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
             ReduceOrder::fast);
   c = load(small, with({"parallel.data=2", "parallel.tensor=2", "compile.target=cuda:sm_90a"}));
   EXPECT_EQ(c.parallel.data * c.parallel.tensor, 4) << "on GPUs too";
+  c = load(small, with({"parallel.tensor=2", "parallel.logical_tensor=4"}));
+  EXPECT_EQ(c.parallel.tensor, 2);
+  EXPECT_EQ(c.parallel.logicalTensor, 4);
 
   struct Bad {
     std::vector<std::string> settings;
@@ -410,7 +413,20 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
                            "leave one of the two out"},
                        Bad{{"parallel.tensor=8"}, ErrorCode::ShapeMismatch, "1, 2, 4 work"},
                        Bad{{"parallel.tensor=4", "model.n_kv_head=2"}, ErrorCode::ShapeMismatch, "1, 2 work"},
-                       Bad{{"parallel.tensor=4", "model.ffn_dim=6"}, ErrorCode::ShapeMismatch, "1, 2 work"}}) {
+                       Bad{{"parallel.tensor=4", "model.ffn_dim=6"}, ErrorCode::ShapeMismatch, "1, 2 work"},
+                       Bad{{"parallel.logical_tensor=3"}, ErrorCode::ShapeMismatch, "2, 4 or 8 work"},
+                       Bad{{"parallel.tensor=4", "parallel.logical_tensor=2"}, ErrorCode::ShapeMismatch, "4, 8 or 16"},
+                       Bad{{"parallel.logical_tensor=8"}, ErrorCode::ShapeMismatch, "1, 2, 4 work"},
+                       Bad{{"parallel.logical_tensor=4", "model.n_kv_head=2"}, ErrorCode::ShapeMismatch, "1, 2 work"},
+                       Bad{{"parallel.logical_tensor=2", "optimizer.name=adafactor"},
+                           ErrorCode::NotBuiltYet,
+                           "adamw or sgd"},
+                       Bad{{"parallel.logical_tensor=2", "precision.optimizer_state=bf16"},
+                           ErrorCode::NotBuiltYet,
+                           "or fp32"},
+                       Bad{{"parallel.logical_tensor=2", "parallel.tensor=auto"},
+                           ErrorCode::Contradiction,
+                           "write tensor as a number"}}) {
     std::vector<Diagnostic> e = errors(small, with(b.settings));
     ASSERT_EQ(e.size(), 1u) << b.settings[0];
     EXPECT_EQ(e[0].code, b.code) << b.settings[0];
