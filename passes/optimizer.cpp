@@ -159,7 +159,7 @@ private:
     Value *sum = inParts ? squaresOfParts() : nullptr;
     auto addSquares = [&](bool cut) {
       for (Trained &p : params) {
-        if (isCut(p) != cut || hasFact<&StateFacts::logicalParts>(*p.state))
+        if (inParts ? hasFact<&StateFacts::logicalParts>(*p.state) : isCut(p) != cut)
           continue;
         Value *squares;
         if (facts.optimizer == OptimizerKind::adafactor && isMatrix(p)) {

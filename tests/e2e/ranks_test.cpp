@@ -464,6 +464,43 @@ TEST_F(RanksTest, TensorParallelIsAsNearToOneRankAsAnotherOrderOfSums) {
   }
 }
 
+// With logical parts they add in one order. Without, the same plans differ.
+TEST_F(RanksTest, LogicalPartsGiveTheBitsOfOneRank) {
+  const std::vector<std::string> llama = {"model.norm=rmsnorm",     "model.activation=swiglu", "model.position=rope",
+                                          "model.bias=false",       "model.n_head=8",          "model.n_kv_head=4",
+                                          "precision.compute=bf16", "model.ffn_dim=96"},
+                                 gpt = {"model.n_head=4"};
+  for (const auto &[form, model] : {std::pair{"gpt", gpt}, {"llama", llama}}) {
+    auto plan = [&](const std::string &name, std::vector<std::string> more) {
+      more.insert(more.end(), model.begin(), model.end());
+      return compile(form + name, more);
+    };
+    const std::string alone = plan("-1", {"parallel.logical_tensor=4"}), out = form;
+    const std::string expected = stateAfter(alone, out + "-out-1", 1);
+    ASSERT_FALSE(expected.empty());
+    const std::vector<std::string> lines = logLines(w.path(out + "-out-1"));
+    auto same = [&](const std::string &other, const char *what) {
+      EXPECT_TRUE(w.finalState(w.path(other)) == expected) << form << ", " << what;
+      EXPECT_EQ(logLines(w.path(other)), lines) << form << ", " << what;
+    };
+    const std::string two = plan("-2", {"parallel.logical_tensor=4", "parallel.tensor=2"});
+    stateAfter(two, out + "-out-2", 2);
+    same(out + "-out-2", "two ranks");
+    stateAfter(plan("-4", {"parallel.logical_tensor=4", "parallel.tensor=4"}), out + "-out-4", 4);
+    same(out + "-out-4", "four ranks");
+    stateAfter(plan("-2x2", {"parallel.logical_tensor=4", "parallel.tensor=2", "parallel.data=2", "parallel.zero_stage=3"}),
+               out + "-out-2x2", 4);
+    same(out + "-out-2x2", "two by two ranks");
+    Result r = run(two, out + "-resumed", 2, {"--steps", "5"});
+    ASSERT_EQ(r.code, 0) << r.output;
+    r = run(alone, out + "-resumed", 1);
+    EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_EQ(r.output.find("bits may differ"), std::string::npos) << r.output;
+    same(out + "-resumed", "from two ranks to one");
+    EXPECT_FALSE(stateAfter(plan("-plain", {"parallel.tensor=2"}), out + "-out-plain", 2) == expected) << form;
+  }
+}
+
 TEST_F(RanksTest, RanksThatDoNotFormGroupsAreOneError) {
   const std::string two = compile("two", {"parallel.tensor=2"});
   Result r = run(two, "three", 3);
