@@ -325,8 +325,8 @@ void checkLogicalTensor(Reading &in) {
     const bool ranksFit = works == p.tensor;
     r.complain(key, ErrorCode::ShapeMismatch, fmt::format("{} logical parts for tensor = {}", parts, p.tensor),
                "must be a power of two, and a multiple of tensor",
-               {ranksFit ? fmt::format("{}, {} or {} work", std::max<int64_t>(2, works), 2 * std::max<int64_t>(2, works),
-                                       4 * std::max<int64_t>(2, works))
+               {ranksFit ? fmt::format("{}, {} or {} work", std::max<int64_t>(2, works),
+                                       2 * std::max<int64_t>(2, works), 4 * std::max<int64_t>(2, works))
                          : fmt::format("tensor = {} or {} works with a power of two", works / 2, works)});
     return;
   }

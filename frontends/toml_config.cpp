@@ -220,12 +220,11 @@ void checkTensor(ConfigReader &r, const Config &c) {
   if (t == 1 || !r.good("parallel.tensor") || !r.good("parallel.logical_tensor"))
     return;
   if (m.qkNorm == QkNorm::whole && r.good("model.qk_norm"))
-    return r.complain(
-        key.c_str(), ErrorCode::NotBuiltYet,
-        fmt::format("{} = {} with model.qk_norm = \"whole\" is not built yet", key, t),
-        fmt::format("each {} has some heads, and the norm goes over all of them{}", logical ? "part" : "rank",
-                    lineOf(r, "model.qk_norm")),
-        {fmt::format("{} = 1 works, with more ranks along parallel.data", key)});
+    return r.complain(key.c_str(), ErrorCode::NotBuiltYet,
+                      fmt::format("{} = {} with model.qk_norm = \"whole\" is not built yet", key, t),
+                      fmt::format("each {} has some heads, and the norm goes over all of them{}",
+                                  logical ? "part" : "rank", lineOf(r, "model.qk_norm")),
+                      {fmt::format("{} = 1 works, with more ranks along parallel.data", key)});
   const struct {
     const char *key, *what, *name;
     int64_t n;

@@ -50,8 +50,8 @@ std::optional<LogicalParts> LogicalParts::of(const Module &m, const State &s) {
   LogicalParts p{unsigned((*n)[0]), {n->begin() + 1, n->end()}};
   for (int64_t group : p.groups)
     if (group % parts)
-      throw UserError(ErrorCode::GirInvalid,
-                      fmt::format("{} places of @{} do not divide by {} logical parts of a rank", group, s.name, parts));
+      throw UserError(ErrorCode::GirInvalid, fmt::format("{} places of @{} do not divide by {} logical parts of a rank",
+                                                         group, s.name, parts));
   return p;
 }
 

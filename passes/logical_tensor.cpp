@@ -2,26 +2,26 @@
 //
 // Module attribute logical_tensor = T: shard-tensor has divided the features into T logical parts, of which each rank
 // along "tensor" has P = T / ranks consecutive ones. A sum over features is the sum of T terms in a binary tree,
-// ((p0+p1)+(p2+p3))+.... A rank makes its P terms and adds them by the lower levels; the all_reduce in tree order, whose
-// operand they were, adds the upper ones. So 1, 2, .., T ranks give the same bits (the method of logical shards, by
-// which ranks along "data" do).
+// ((p0+p1)+(p2+p3))+.... A rank makes its P terms and adds them by the lower levels; the all_reduce in tree order,
+// whose operand they were, adds the upper ones. So 1, 2, .., T ranks give the same bits (the method of logical shards,
+// by which ranks along "data" do).
 //
 //   1. What an all_reduce along "tensor" adds is taken apart: into products over the features of a rank (the second
-//      product of a block, and gradients of inputs of the first ones), and additions, casts and views of them. These are
-//      made for each part as if it were a rank. What is no sum of such products stays: squares of gradients and gradients
-//      of norms of heads have the order of the tree already (optimizer, qk_norm).
-//   2. The term of a part is the product of its columns of the first operand and its places of the weight: one chain over
-//      k, as on T ranks. Packed queries, keys and values are three groups of columns. If all are equally wide, a part has
-//      its columns of all three in one chain. If not, it adds three products, (q+k)+v, whatever P is, so that kernels
-//      which take several steps of k together never do so across two groups.
+//      product of a block, and gradients of inputs of the first ones), and additions, casts and views of them. These
+//      are made for each part as if it were a rank. What is no sum of such products stays: squares of gradients and
+//      gradients of norms of heads have the order of the tree already (optimizer, qk_norm).
+//   2. The term of a part is the product of its columns of the first operand and its places of the weight: one chain
+//      over k, as on T ranks. Packed queries, keys and values are three groups of columns. If all are equally wide, a
+//      part has its columns of all three in one chain. If not, it adds three products, (q+k)+v, whatever P is, so that
+//      kernels which take several steps of k together never do so across two groups.
 //   3. The places are sliced out, or, if that would move more bytes than the terms take (few rows, as in sampling), one
 //      batched product reads the weight where it lies: its rows are P matrices one behind the other.
 //   4. The sum of the terms takes the place of the all_reduce's operand, and on one rank that of the all_reduce. What
 //      follows (bias, residual) fuses with the addition that ends it, as it would with the product.
 //   5. logical_parts of states have been read and are removed.
 //
-// Runs after precision, which must see the same ops on any number of ranks, or it would round at other places; and before
-// partition, quantize-weights and pack-weights, which see products as they will be.
+// Runs after precision, which must see the same ops on any number of ranks, or it would round at other places; and
+// before partition, quantize-weights and pack-weights, which see products as they will be.
 #include "passes/pass.h"
 
 #include "ir/facts.h"
@@ -46,8 +46,7 @@ struct PartCost {
 /// Steps 1 to 4 for one function.
 class PartSums {
 public:
-  PartSums(const Module &m, Function &f)
-      : m(m), f(f), ranks(Mesh::of(m).tensor), parts(LogicalParts::ofRank(m)) {}
+  PartSums(const Module &m, Function &f) : m(m), f(f), ranks(Mesh::of(m).tensor), parts(LogicalParts::ofRank(m)) {}
 
   PartCost run() {
     std::vector<Op *> sums;
@@ -280,12 +279,13 @@ bool logicalTensor(Module &m, const PassOptions &) {
   }
   for (const auto &s : m.states)
     eraseFact<&StateFacts::logicalParts>(*s);
-  record(m, {.pass = "logical-tensor",
-             .name = "parts",
-             .choice = fmt::format("{}, {} on each rank", all, LogicalParts::ofRank(m)),
-             .effect = {.traffic = step.traffic},
-             .note = fmt::format("{} products over features are {}; adding them up takes {:.3g} MFLOP and moves {:.3g} MB",
-                                 step.products, step.terms, 1e-6 * step.flops, 1e-6 * step.traffic)});
+  record(m,
+         {.pass = "logical-tensor",
+          .name = "parts",
+          .choice = fmt::format("{}, {} on each rank", all, LogicalParts::ofRank(m)),
+          .effect = {.traffic = step.traffic},
+          .note = fmt::format("{} products over features are {}; adding them up takes {:.3g} MFLOP and moves {:.3g} MB",
+                              step.products, step.terms, 1e-6 * step.flops, 1e-6 * step.traffic)});
   return true;
 }
 

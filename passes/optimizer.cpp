@@ -3,9 +3,9 @@
 //
 //   1. The global norm is the square root of the sum of the gradients' sum_squares, added in state order. Gradients
 //      that are divided along "tensor" (shard-tensor) come first, and their sum is added over those ranks. The other
-//      gradients are equal on all of them. With logical parts (module attribute logical_tensor) the squares of each part
-//      are summed over these gradients, and then the parts in a tree: squares of each place that parts share, which no
-//      cut changes, then a group's places of a part, the groups, the parameters.
+//      gradients are equal on all of them. With logical parts (module attribute logical_tensor) the squares of each
+//      part are summed over these gradients, and then the parts in a tree: squares of each place that parts share,
+//      which no cut changes, then a group's places of a part, the groups, the parameters.
 //   2. clip_scale: min(1, grad_clip / norm), or -1 if the norm is not finite. Updates with -1 change nothing.
 //   3. lr_schedule from @step and the module attributes lr, schedule, warmup, steps, min_lr_ratio.
 //   4. Each trained parameter gets the update that the module attribute `optimizer` names. The attributes lr_scale,
@@ -134,9 +134,10 @@ private:
                                            : b.value(OpKind::column_squares, {g}, attrs({{"fold", columnFold}}));
       int64_t start = 0;
       for (const int64_t group : shared->groups) {
-        Value *of = shared->groups.size() == 1
-                        ? places
-                        : b.value(OpKind::slice, {places}, attrs({{"dim", int64_t(0)}, {"start", start}, {"size", group}}));
+        Value *of =
+            shared->groups.size() == 1
+                ? places
+                : b.value(OpKind::slice, {places}, attrs({{"dim", int64_t(0)}, {"start", start}, {"size", group}}));
         of = b.op(OpKind::reshape, {of}, {Type(places->type.dtype, {parts, group / parts})})->result();
         of = b.value(OpKind::row_sum, {of});
         sums = sums ? b.value(OpKind::add, {sums, of}) : of;
@@ -147,9 +148,9 @@ private:
       return nullptr;
     std::vector<Value *> terms;
     for (int64_t i = 0; i < parts; ++i)
-      terms.push_back(
-          parts == 1 ? sums
-                     : b.value(OpKind::slice, {sums}, attrs({{"dim", int64_t(0)}, {"start", i}, {"size", int64_t(1)}})));
+      terms.push_back(parts == 1 ? sums
+                                 : b.value(OpKind::slice, {sums},
+                                           attrs({{"dim", int64_t(0)}, {"start", i}, {"size", int64_t(1)}})));
     Value *sum = b.op(OpKind::reshape, {sumInTree(b, std::move(terms))}, {Type::scalar(sums->type.dtype)})->result();
     return Mesh::of(m).tensor > 1 ? overTensor(sum) : sum;
   }

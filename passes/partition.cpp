@@ -165,10 +165,10 @@ private:
 
   /// Whether the op belongs to the optimizer, not to the backward graph, which may use the same gradient.
   static bool isOptimizers(const Op &op) {
-    const bool squares = op.is(OpKind::mul) && op.operand(0) == op.operand(1) &&
-                         llvm::all_of(op.result()->users(), [](Op *u) {
-                           return u->isOneOf(OpKind::adafactor_moment, OpKind::slice, OpKind::reshape);
-                         });
+    const bool squares =
+        op.is(OpKind::mul) && op.operand(0) == op.operand(1) && llvm::all_of(op.result()->users(), [](Op *u) {
+          return u->isOneOf(OpKind::adafactor_moment, OpKind::slice, OpKind::reshape);
+        });
     return squares || belongsToUpdate(op) ||
            op.isOneOf(OpKind::sum_squares, OpKind::column_squares, OpKind::adafactor_squares);
   }

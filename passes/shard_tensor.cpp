@@ -25,9 +25,9 @@
 //      over ranks once per step.
 //
 // With the module attribute logical_tensor = T above 1, T a power of two and a multiple of the ranks, the features are
-// divided into T logical parts, of which each rank has as many. Sums over features then have the same order on 1, 2, ..,
-// T ranks (pass logical-tensor, which follows), so the module of one rank gets the same ops, for one rank. A cut of the
-// tokens would change the order of sums over tokens: all ranks compute all tokens between blocks (end of step 4).
+// divided into T logical parts, of which each rank has as many. Sums over features then have the same order on 1, 2,
+// .., T ranks (pass logical-tensor, which follows), so the module of one rank gets the same ops, for one rank. A cut of
+// the tokens would change the order of sums over tokens: all ranks compute all tokens between blocks (end of step 4).
 // logical_parts of a state says which places the parts have (optimizer, logical-tensor), `parts` of qk_norm how many
 // sums over heads its gradient is added from. Modules that train nothing with weights of 8 or 4 bits round to other
 // results anyway and have no parts.
@@ -187,8 +187,7 @@ private:
 class States {
 public:
   /// The features must divide into `parts`: the ranks, or with `logical` the logical parts of all ranks.
-  States(Module &m, int64_t ranks, int64_t parts, bool logical)
-      : m(m), ranks(ranks), parts(parts), logical(logical) {}
+  States(Module &m, int64_t ranks, int64_t parts, bool logical) : m(m), ranks(ranks), parts(parts), logical(logical) {}
 
   void add(const FeatureBlock &b) {
     std::vector<int64_t> groups = {b.columns[0]->result()->type.dim(-1)};
@@ -269,10 +268,10 @@ private:
     for (int64_t d = 1; d <= std::min<int64_t>(n, 64); ++d)
       if (n % d == 0)
         work += fmt::format("{}{}", work.empty() ? "" : ", ", d);
-    throw UserError(ErrorCode::ShapeMismatch,
-                    fmt::format("{} {} cannot be split over {} = {}", n, what, logical ? "logical_tensor" : "tensor",
-                                parts),
-                    work + " work");
+    throw UserError(
+        ErrorCode::ShapeMismatch,
+        fmt::format("{} {} cannot be split over {} = {}", n, what, logical ? "logical_tensor" : "tensor", parts),
+        work + " work");
   }
 };
 
@@ -546,7 +545,8 @@ void checkParts(const Module &m) {
 /// The logical parts of all ranks; 0 if the module has none.
 int64_t logicalParts(const Module &m, int64_t ranks) {
   const int64_t parts = fact<&ParallelFacts::logicalTensor>(m);
-  const bool rounds = fact<&PrecisionFacts::weights>(m) != Weights::compute && !m.function("forward") && trainsNothing(m);
+  const bool rounds =
+      fact<&PrecisionFacts::weights>(m) != Weights::compute && !m.function("forward") && trainsNothing(m);
   if (parts == 1 || rounds)
     return 0;
   if ((parts & (parts - 1)) || parts % ranks)
@@ -586,8 +586,8 @@ bool shardTensor(Module &m, const PassOptions &) {
   }
   if (!states.size())
     throw UserError(ErrorCode::GirInvalid,
-                    fmt::format("nothing in the module can be divided over {} = {}", parts ? "logical_tensor" : "tensor",
-                                parts ? parts : ranks),
+                    fmt::format("nothing in the module can be divided over {} = {}",
+                                parts ? "logical_tensor" : "tensor", parts ? parts : ranks),
                     "what can: two matmuls with parameters, and attention or an activation between them");
   std::vector<Sharder> sharders;
   int64_t byTokens = 0;

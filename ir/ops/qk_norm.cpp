@@ -7,9 +7,9 @@
 // `plus_one` 1 + w takes the place of w. The reciprocals of rms are kept for the gradients: [B,T,H+2Hkv], or two [B,T].
 //
 // Gradients as those of rmsnorm (norm.cpp). Those of the weights sum over tokens and heads; with `whole` one sum has
-// all columns of a row, of which slices are the gradients. With `parts` above 0 they are sums over tokens for each head,
-// then over the heads of each of so many equal parts, and then over the parts in a binary tree: shard-tensor gives a
-// rank its part of the tree.
+// all columns of a row, of which slices are the gradients. With `parts` above 0 they are sums over tokens for each
+// head, then over the heads of each of so many equal parts, and then over the parts in a binary tree: shard-tensor
+// gives a rank its part of the tree.
 #include "ir/mesh.h"
 #include "ir/ops/op_support.h"
 
@@ -209,14 +209,14 @@ std::vector<Value *> gradOfParts(GradCtx &c, const Parts &p) {
   plain.erase("plus_one");
   Value *one = c.b.constant(1, c.op.operand(1)->type);
   Value *xhat = c.b.value(OpKind::qk_norm, {c.op.operand(0), one, one}, plain);
-  Value *heads = c.b.value(OpKind::reduce_sum, {c.b.value(OpKind::mul, {c.dresults[0], xhat})},
-                           attrs({{"lead", int64_t(2)}}));
+  Value *heads =
+      c.b.value(OpKind::reduce_sum, {c.b.value(OpKind::mul, {c.dresults[0], xhat})}, attrs({{"lead", int64_t(2)}}));
   auto sum = [&](int64_t first, int64_t count) {
     const int64_t each = count / parts;
     std::vector<Value *> terms;
     for (int64_t i = 0; i < parts; ++i) {
-      Value *own = c.b.value(OpKind::slice, {heads},
-                             attrs({{"dim", int64_t(0)}, {"start", first + i * each}, {"size", each}}));
+      Value *own =
+          c.b.value(OpKind::slice, {heads}, attrs({{"dim", int64_t(0)}, {"start", first + i * each}, {"size", each}}));
       terms.push_back(c.b.value(OpKind::reduce_sum, {own}, attrs({{"lead", int64_t(1)}})));
     }
     return sumInTree(c.b, std::move(terms));

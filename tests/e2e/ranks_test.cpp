@@ -488,8 +488,9 @@ TEST_F(RanksTest, LogicalPartsGiveTheBitsOfOneRank) {
     same(out + "-out-2", "two ranks");
     stateAfter(plan("-4", {"parallel.logical_tensor=4", "parallel.tensor=4"}), out + "-out-4", 4);
     same(out + "-out-4", "four ranks");
-    stateAfter(plan("-2x2", {"parallel.logical_tensor=4", "parallel.tensor=2", "parallel.data=2", "parallel.zero_stage=3"}),
-               out + "-out-2x2", 4);
+    stateAfter(
+        plan("-2x2", {"parallel.logical_tensor=4", "parallel.tensor=2", "parallel.data=2", "parallel.zero_stage=3"}),
+        out + "-out-2x2", 4);
     same(out + "-out-2x2", "two by two ranks");
     Result r = run(two, out + "-resumed", 2, {"--steps", "5"});
     ASSERT_EQ(r.code, 0) << r.output;

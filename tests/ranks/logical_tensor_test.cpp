@@ -102,13 +102,19 @@ TEST(LogicalTensorMesh, DataRanksAndStagesGiveTheSameBits) {
     struct Mesh {
       int64_t data, stage, microBatches, tensor;
     };
-    for (const Mesh &m : {Mesh{1, 0, 8, 1}, {1, 0, 8, 2}, {2, 0, 4, 2}, {2, 1, 2, 2}, {2, 2, 2, 1}, {2, 3, 2, 2},
-                          {4, 3, 2, 1}, {2, 1, 2, 4}}) {
+    for (const Mesh &m : {Mesh{1, 0, 8, 1},
+                          {1, 0, 8, 2},
+                          {2, 0, 4, 2},
+                          {2, 1, 2, 2},
+                          {2, 2, 2, 1},
+                          {2, 3, 2, 2},
+                          {4, 3, 2, 1},
+                          {2, 1, 2, 4}}) {
       RankCut c = cutOf(f, m.tensor);
       c.data = m.data, c.stage = m.stage, c.microBatches = m.microBatches;
       EXPECT_EQ(firstDifference(train(c, steps), alone), "")
-          << f.name << ", data " << m.data << ", stage " << m.stage << ", " << m.microBatches << " micro-batches, tensor "
-          << m.tensor;
+          << f.name << ", data " << m.data << ", stage " << m.stage << ", " << m.microBatches
+          << " micro-batches, tensor " << m.tensor;
     }
   }
 }

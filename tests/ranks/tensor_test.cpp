@@ -407,8 +407,8 @@ void expectSameTokens(const Case &alone, const Case &two, const char *passes) {
                                       Tensor(Type(DType::f32, {1, choose_token::columns}))};
     const auto expected =
         interpretRanks(*whole->function("decode"), std::vector<std::vector<Tensor>>{args}, wholeStates);
-    for (const auto &of : interpretRanks(*m->function("decode"),
-                                         std::vector<std::vector<Tensor>>(size_t(two.tensor), args), states)) {
+    for (const auto &of :
+         interpretRanks(*m->function("decode"), std::vector<std::vector<Tensor>>(size_t(two.tensor), args), states)) {
       expectNear(of[0].data, expected[0][0].data, "logits");
       EXPECT_EQ(of[1].data, expected[0][1].data);
     }

@@ -67,9 +67,10 @@ void accountOfModel(const Config &c, const Plan &plan, const CompileReport &r) {
     row("ranks", fmt::format("{} = data {} x tensor {}: each {} share heads and hidden features", p.data * p.tensor,
                              p.data, p.tensor, p.tensor));
   if (const int64_t parts = c.parallel.logicalTensor; parts > 1)
-    row("features", fmt::format("{} logical parts, added in the order of a tree: any tensor that divides {} gives the same "
-                                "bits",
-                                parts, parts));
+    row("features",
+        fmt::format("{} logical parts, added in the order of a tree: any tensor that divides {} gives the same "
+                    "bits",
+                    parts, parts));
   if (const ParallelConfig &p = c.parallel; p.logicalShards > 1)
     row(p.tensor > 1 ? "batch" : "ranks",
         fmt::format("{} share the batch{}, {} logical shards, reduced in the order of {}", p.data,

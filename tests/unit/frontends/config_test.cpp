@@ -404,29 +404,26 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
     ErrorCode code;
     const char *help;
   };
-  for (const Bad &b : {Bad{{"parallel.data=3"}, ErrorCode::ShapeMismatch, "2 or 4 ranks work"},
-                       Bad{{"parallel.data=8"}, ErrorCode::ShapeMismatch, "global_batch_tokens = 256 works"},
-                       Bad{{"parallel.logical_shards=3"}, ErrorCode::ShapeMismatch, "1, 2 or 4 work"},
-                       Bad{{"parallel.data=4", "parallel.logical_shards=2"}, ErrorCode::ShapeMismatch, "4, 8 or 16"},
-                       Bad{{"parallel.reduce_order=fast", "parallel.logical_shards=2"},
-                           ErrorCode::Contradiction,
-                           "leave one of the two out"},
-                       Bad{{"parallel.tensor=8"}, ErrorCode::ShapeMismatch, "1, 2, 4 work"},
-                       Bad{{"parallel.tensor=4", "model.n_kv_head=2"}, ErrorCode::ShapeMismatch, "1, 2 work"},
-                       Bad{{"parallel.tensor=4", "model.ffn_dim=6"}, ErrorCode::ShapeMismatch, "1, 2 work"},
-                       Bad{{"parallel.logical_tensor=3"}, ErrorCode::ShapeMismatch, "2, 4 or 8 work"},
-                       Bad{{"parallel.tensor=4", "parallel.logical_tensor=2"}, ErrorCode::ShapeMismatch, "4, 8 or 16"},
-                       Bad{{"parallel.logical_tensor=8"}, ErrorCode::ShapeMismatch, "1, 2, 4 work"},
-                       Bad{{"parallel.logical_tensor=4", "model.n_kv_head=2"}, ErrorCode::ShapeMismatch, "1, 2 work"},
-                       Bad{{"parallel.logical_tensor=2", "optimizer.name=adafactor"},
-                           ErrorCode::NotBuiltYet,
-                           "adamw or sgd"},
-                       Bad{{"parallel.logical_tensor=2", "precision.optimizer_state=bf16"},
-                           ErrorCode::NotBuiltYet,
-                           "or fp32"},
-                       Bad{{"parallel.logical_tensor=2", "parallel.tensor=auto"},
-                           ErrorCode::Contradiction,
-                           "write tensor as a number"}}) {
+  for (const Bad &b :
+       {Bad{{"parallel.data=3"}, ErrorCode::ShapeMismatch, "2 or 4 ranks work"},
+        Bad{{"parallel.data=8"}, ErrorCode::ShapeMismatch, "global_batch_tokens = 256 works"},
+        Bad{{"parallel.logical_shards=3"}, ErrorCode::ShapeMismatch, "1, 2 or 4 work"},
+        Bad{{"parallel.data=4", "parallel.logical_shards=2"}, ErrorCode::ShapeMismatch, "4, 8 or 16"},
+        Bad{{"parallel.reduce_order=fast", "parallel.logical_shards=2"},
+            ErrorCode::Contradiction,
+            "leave one of the two out"},
+        Bad{{"parallel.tensor=8"}, ErrorCode::ShapeMismatch, "1, 2, 4 work"},
+        Bad{{"parallel.tensor=4", "model.n_kv_head=2"}, ErrorCode::ShapeMismatch, "1, 2 work"},
+        Bad{{"parallel.tensor=4", "model.ffn_dim=6"}, ErrorCode::ShapeMismatch, "1, 2 work"},
+        Bad{{"parallel.logical_tensor=3"}, ErrorCode::ShapeMismatch, "2, 4 or 8 work"},
+        Bad{{"parallel.tensor=4", "parallel.logical_tensor=2"}, ErrorCode::ShapeMismatch, "4, 8 or 16"},
+        Bad{{"parallel.logical_tensor=8"}, ErrorCode::ShapeMismatch, "1, 2, 4 work"},
+        Bad{{"parallel.logical_tensor=4", "model.n_kv_head=2"}, ErrorCode::ShapeMismatch, "1, 2 work"},
+        Bad{{"parallel.logical_tensor=2", "optimizer.name=adafactor"}, ErrorCode::NotBuiltYet, "adamw or sgd"},
+        Bad{{"parallel.logical_tensor=2", "precision.optimizer_state=bf16"}, ErrorCode::NotBuiltYet, "or fp32"},
+        Bad{{"parallel.logical_tensor=2", "parallel.tensor=auto"},
+            ErrorCode::Contradiction,
+            "write tensor as a number"}}) {
     std::vector<Diagnostic> e = errors(small, with(b.settings));
     ASSERT_EQ(e.size(), 1u) << b.settings[0];
     EXPECT_EQ(e[0].code, b.code) << b.settings[0];

@@ -230,8 +230,8 @@ TEST(Keys, SchemaAndReaderAgree) {
       // What only the compiler can tell: tf32 is for GPUs, 8 bits are for bf16, a word may name a GPU, ranks are powers
       // of two.
       const bool word = text[0] == '"' && text != "\"auto\"" && text.find_first_of("acfghnsu") != std::string::npos;
-      const bool ranks = s.key == "parallel.data" || s.key == "parallel.logical_shards" ||
-                         s.key == "parallel.logical_tensor";
+      const bool ranks =
+          s.key == "parallel.data" || s.key == "parallel.logical_shards" || s.key == "parallel.logical_tensor";
       const bool eights = s.key == "precision.fp8" && word && text != "\"off\"" && text != "\"nonsense 7\"";
       if (text == "\"tf32\"" || eights || (word && s.key == "compile.gpu_memory") ||
           (ranks && (text == "3" || text == "1023" || text == "1048575")))

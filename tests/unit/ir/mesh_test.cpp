@@ -2,6 +2,7 @@
 #include "ir/mesh.h"
 
 #include "ir/opdef.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 
@@ -115,6 +116,41 @@ TEST(Mesh, StatesAreCutAlongBothAxes) {
   Cut::of(s, "data")->forEachRun(wholeAlongData(s), 2, 1,
                                  [&](int64_t from, int64_t to, int64_t n) { runs.push_back({from, to, n}); });
   EXPECT_EQ(runs, (std::vector<Run>{{8, 0, 8}}));
+}
+
+// Neighbours first, as over_links adds ranks; in float64 these sums differ.
+TEST(Mesh, TermsAddInTheOrderOfATree) {
+  Module m;
+  Function *f = m.addFunction("f");
+  std::vector<Value *> terms;
+  for (int i = 0; i < 4; ++i)
+    terms.push_back(f->body.addArg(Type::scalar(DType::f64)));
+  Builder b(f->body);
+  b.ret({sumInTree(b, terms)});
+  const double big = 0x1p53;
+  auto sum = [&](std::array<double, 4> x) {
+    std::vector<Tensor> args;
+    for (double v : x)
+      args.push_back(Tensor::scalar(v, DType::f64));
+    StateMap none;
+    return interpret(*f, args, none)[0].data[0];
+  };
+  EXPECT_EQ(sum({big, 1, 1, -big}), (big + 1) + (1 - big));
+  EXPECT_EQ(sum({1, 1, big, -big}), 2);
+  EXPECT_EQ(sum({1, big, 1, -big}), (1 + big) + (1 - big));
+}
+
+TEST(Mesh, LogicalPartsShareEveryGroup) {
+  Module m;
+  m.attrs = attrs({{"logical_tensor", int64_t(4)}, {"mesh_tensor", int64_t(2)}});
+  EXPECT_EQ(LogicalParts::ofRank(m), 2);
+  State *s = m.addState("w", Type(DType::f32, {3, 8}));
+  EXPECT_FALSE(LogicalParts::of(m, *s));
+  s->attrs.set("logical_parts", std::vector<int64_t>{1, 4, 2, 2});
+  EXPECT_EQ(LogicalParts::of(m, *s)->dim, 1u);
+  EXPECT_EQ(LogicalParts::of(m, *s)->groups, (std::vector<int64_t>{4, 2, 2}));
+  s->attrs.set("logical_parts", std::vector<int64_t>{1, 4, 3, 1});
+  EXPECT_THROW(LogicalParts::of(m, *s), UserError);
 }
 
 }  // namespace

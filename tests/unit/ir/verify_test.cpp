@@ -139,7 +139,11 @@ INSTANTIATE_TEST_SUITE_P(
         Slip{"kind=\"pointwise\"}", "kind=\"pointwise\", ws=[64], ws_at=[0, 64]}",
              "attribute 'ws_at' has 2 entries, not 1"},
         Slip{"%y = matmul %x, %w : f32[2,8]", "%y = matmul %x, %w : f32[2,8] {\n^()\nyield\n}",
-             "has a body, which only 'fused' may have"}));
+             "has a body, which only 'fused' may have"},
+        Slip{"decay=true", "decay=true, logical_parts=[1]", "`logical_parts` must be"},
+        Slip{"decay=true", "decay=true, logical_parts=[2, 8]", "`logical_parts` must be"},
+        Slip{"decay=true", "decay=true, logical_parts=[1, 4, 3]", "`logical_parts` must be"},
+        Slip{"decay=true", "decay=true, logical_parts=[0, 9223372036854775807, 5]", "`logical_parts` must be"}));
 
 TEST(Verify, MissingEnds) {
   EXPECT_EQ(joined(violations("func @f() {\n}")), "@f: the last op must be 'return'\n");
