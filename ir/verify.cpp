@@ -117,7 +117,7 @@ private:
                                ? quantizedType(p->type, s.type.dim(2), fact<&StateFacts::tb>(s), format)
                                : std::nullopt)
           fits |= s.type == t->numbers || s.type == t->scales || s.type == t->supers;
-      if (!fits || kindOf(*p) != StateKind::param || isPiece(*p))
+      if (!fits || kindOf(*p) != StateKind::param || hasFact<&StateFacts::cutData>(*p))
         add("a state of kind quantized needs `of`, the name of a parameter whose numbers, scales or supers these are");
       return;
     }

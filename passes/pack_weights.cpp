@@ -20,10 +20,10 @@
 //
 // In modules that write no parameter (sampling, serving):
 //
-//   6. A weight is kept in panels if all that read it, or its low copy, are matmuls of one rank, of any number of rows,
-//      with equal tb, in f32 or bf16. They read panels of what they read before. The weight is then in files alone, and
-//      loading packs it; a low copy goes. So memory stays as it is, and a sampled token reads weights at the full rate.
-//      With the module attribute `pack_weights` false weights stay matrices.
+//   6. A weight, or a rank's part of it along "tensor", is kept in panels if all that read it, or its low copy, are
+//      matmuls of any number of rows, with equal tb, in f32 or bf16. They read panels of what they read before. The
+//      weight is then in files alone, and loading packs it; a low copy goes. So memory stays as it is, and a sampled
+//      token reads weights at the full rate. With the module attribute `pack_weights` false weights stay matrices.
 //
 // No sum changes its order, so the bits stay. Runs on the joint graph, after the passes that make low and whole copies
 // and before fuse.
@@ -112,7 +112,7 @@ public:
     for (const auto &f : m.functions)
       for (Op &op : f->body) {
         State *p = op.is(OpKind::read) ? parameterOf(m, m.state(op.state)) : nullptr;
-        if (!p || isPiece(*p))
+        if (!p || hasFact<&StateFacts::cutData>(*p))
           continue;
         if (!llvm::is_contained(order, p))
           order.push_back(p);

@@ -2,7 +2,8 @@
 // what sampling spends its time on.
 //
 //   1. Products: matmuls without `ta`, batch, fold and beginning whose second operand is a parameter or its low copy, a
-//      matrix of blocks of 32 along K, on one rank. Others stay as they are.
+//      matrix of blocks of 32 along K. Others stay as they are. Ranks along "tensor" have blocks of their parts, which
+//      must be blocks of the whole in the format that the whole would have.
 //   2. With 4 bits the classifier, which is in no layer, has 8: its errors are those of the result. So have parameters
 //      with the fact `eight_bits`, and with q4_k those that are no blocks of 256 along K.
 //   3. Each becomes a quantized_matmul, which reads two states of kind `quantized`, with q4_k three. Products of one
@@ -84,13 +85,13 @@ private:
     if (!p)
       return;
     const bool tb = op.attrs.getBool("tb");
-    const QuantFormat format = formatFor(*p, op.layer, tb);
+    const QuantFormat format = formatFor(*p, p->type, op.layer, tb);
     const auto type = quantizedType(p->type, cols, tb, format);
     const auto known = chosen.find(p->name);
     std::string problem;
     if (op.attrs.getBool("ta") || op.attrs.getInt("batch") || op.attrs.getInt("fold") || op.numOperands() > 2)
       problem = "they are no plain products";
-    else if (isPiece(*p))
+    else if (hasFact<&StateFacts::cutData>(*p))
       problem = "ranks have pieces of them";
     else if (!type)
       problem = fmt::format("{} has no blocks of {} along its inputs", p->name, quantBlock);
@@ -98,6 +99,8 @@ private:
       problem = "their inputs are padded";
     else if (known != chosen.end() && known->second.tb != tb)
       problem = fmt::format("{} is read along both dimensions", p->name);
+    if (problem.empty() || !type)
+      requireWholeBlocks(*p, op.layer, tb, type ? std::optional(format) : std::nullopt);
     if (!problem.empty()) {
       left.insert(p->name);
       why = problem;
@@ -111,12 +114,28 @@ private:
     replace(op, OpKind::quantized_matmul, op.operand(0), chosen.find(p->name)->second, {});
   }
 
-  QuantFormat formatFor(const State &p, int64_t layer, bool tb) const {
+  /// The format of a parameter of this type, which may be that of a part.
+  QuantFormat formatFor(const State &p, const Type &type, int64_t layer, bool tb) const {
     if (weights == Weights::q8_0 || layer < 0 || fact<&StateFacts::eightBits>(p))
       return QuantFormat::q8_0;
     if (weights == Weights::q4_0)
       return QuantFormat::q4_0;
-    return quantizedType(p.type, cols, tb, QuantFormat::q4_k) ? QuantFormat::q4_k : QuantFormat::q8_0;
+    return quantizedType(type, cols, tb, QuantFormat::q4_k) ? QuantFormat::q4_k : QuantFormat::q8_0;
+  }
+
+  /// Throws UserError(ShapeMismatch) if the whole of a rank's part would be in another format than `ofPart` (nullopt:
+  /// in none), as the borders between ranks would fall into blocks.
+  void requireWholeBlocks(const State &p, int64_t layer, bool tb, std::optional<QuantFormat> ofPart) const {
+    const Type whole = wholeType(p);
+    const QuantFormat format = formatFor(p, whole, layer, tb);
+    if (ofPart == format || !quantizedType(whole, cols, tb, format))
+      return;
+    const int64_t inputs = whole.dim(tb ? 1 : 0), own = p.type.dim(tb ? 1 : 0);
+    throw UserError(ErrorCode::ShapeMismatch,
+                    fmt::format("{} inputs of {} on {} ranks are {} on each, which are no whole blocks of {} ({})",
+                                inputs, p.name, inputs / own, own, elementsOf(format), nameOf(format)),
+                    "fewer ranks work, or weights as they are computed with: --weights compute, or for a plan "
+                    "precision.weights = \"compute\"");
   }
 
   /// Whether only the length of its rows keeps a parameter from q4_k.

@@ -18,7 +18,8 @@
 //   4. Outside, each rank has an equal part of the tokens of every sequence: for embedding, norms, dropout, residual
 //      sums, classifier and loss. All sequences are cut alike, so that no sum depends on the micro-batch. If a function
 //      does not allow this (tokens that do not divide by the ranks, one token with a cache), all ranks compute these
-//      ops on all tokens, and all_reduce replaces reduce_scatter.
+//      ops on all tokens, and all_reduce replaces reduce_scatter. So it is in modules without @forward, which continue
+//      texts: what a token gets there must not depend on how many tokens a call has.
 //   5. Parameters that ops use on a part of the tokens, and values that are equal on all ranks at the beginning of a
 //      block, pass through `spread`, whose gradient is summed over the ranks. Of a table of positions each rank uses a
 //      part (own_part). So autodiff makes all gradients by the ops' own rules, and gradients of parameters are summed
@@ -201,8 +202,10 @@ public:
                         "a module without of_heads and head0");
       groups = {queries * size, keys * size, keys * size};
       for (const char *cache : {"k", "v", "k_scales", "v_scales"})
-        if (const auto i = b.heads->def().operandIndex(cache); i && *i < b.heads->numOperands())
-          cut(readState(m, b.heads->operand(*i)), 0, {keys});
+        if (const auto i = b.heads->def().operandIndex(cache); i && *i < b.heads->numOperands()) {
+          Value *v = b.heads->operand(*i);  // [Hkv,S,D], with slots before them
+          cut(readState(m, v), v->type.rank() - 3, {keys});
+        }
     } else if (groups[0] % parts) {
       refuse(groups[0], "features of the hidden layer");
     }
@@ -565,8 +568,8 @@ bool shardTensor(Module &m, const PassOptions &) {
   const int64_t parts = logicalParts(m, ranks);
   if (ranks == 1 && !parts)
     return false;
-  const bool begun = m.function("train_step") || m.function("accumulate");
-  if (!m.function("forward") && (ranks > 1 || begun))
+  const bool trains = m.function("forward") != nullptr;
+  if (!trains && (m.function("train_step") || m.function("accumulate")))
     throw UserError(ErrorCode::GirInvalid,
                     fmt::format("{} = {} in a module without @forward", ranks > 1 ? "tensor" : "logical_tensor",
                                 ranks > 1 ? ranks : parts),
@@ -596,7 +599,7 @@ bool shardTensor(Module &m, const PassOptions &) {
     if (blocks.all.empty())
       continue;
     sharders.emplace_back(m, *f, blocks, ranks, parts / ranks);
-    byTokens += sharders.back().canCutTokens();
+    byTokens += trains && sharders.back().canCutTokens();
   }
   states.apply();
   for (Sharder &s : sharders)

@@ -50,7 +50,9 @@ void readState(Executor &executor, const QuantizedWeights &few, const State &s, 
     tensors.readWide(values.data(), executor.threads());
     if (!padded.empty())
       copyToPadded(type.withDType(DType::f32), values.data(), padded.data());
-    const float *all = padded.empty() ? values.data() : padded.data();
+    const std::vector<float> &whole = padded.empty() ? values : padded;
+    const std::vector<float> part = isPiece(s) ? ownPart(executor, s, whole.data()) : std::vector<float>();
+    const float *all = isPiece(s) ? part.data() : whole.data();
     return quantized ? storeQuantized(executor, *quantized, all) : storePanels(executor, s, all);
   }
   const Piece own = Piece::of(s, Mesh::of(executor.planned()), executor.ranks ? executor.ranks->rank : 0);

@@ -92,14 +92,22 @@ private:
   const int64_t rows, columns, width, height, across;
 };
 
-/// The columns of a weight in few bits, which are rows of a file's tensors.
+/// The columns of a weight in few bits, which are rows of a file's tensors. Of a weight of which this rank holds a
+/// part, `own`, they are some of the rows, or all with some of their elements.
 class ColumnsOfFile {
 public:
-  ColumnsOfFile(const GgufFile &file, llvm::ArrayRef<GgufPart> parts, const QuantizedWeight &w)
-      : file(file), parts(parts), w(w), rows(size_t(w.columns()), {-1, 0}) {
+  ColumnsOfFile(const GgufFile &file, llvm::ArrayRef<GgufPart> parts, const QuantizedWeight &w, const Piece &own)
+      : file(file), parts(parts), w(w), inputs(own.shape[w.tb ? 1 : 0]), held(own.runs[w.tb ? 1 : 0][0]),
+        rows(size_t(w.columns()), {-1, 0}) {
+    GPTC_CHECK(own.runs[w.tb ? 1 : 0].size() == 1, "{}: its inputs are cut in groups", w.param->name);
+    std::vector<int64_t> ownColumn(size_t(own.shape[w.tb ? 0 : 1]), -1);
+    for (const Piece::Run &run : own.runs[w.tb ? 0 : 1])
+      for (int64_t i = 0; i < run.count; ++i)
+        ownColumn[size_t(run.whole + i)] = run.own + i;
     for (size_t i = 0; i < parts.size(); ++i)
       for (int64_t r = 0; isRows(parts[i]) && r < parts[i].shape[0]; ++r)
-        rows[size_t(parts[i].firstColumn + parts[i].rowOf(r))] = {int64_t(i), r};
+        if (const int64_t c = ownColumn[size_t(parts[i].firstColumn + parts[i].rowOf(r))]; c >= 0)
+          rows[size_t(c)] = {int64_t(i), r};
   }
 
   /// Whether each column is a row: blocks go along the inputs in the file, too.
@@ -111,31 +119,33 @@ public:
   void read(int64_t column, uint8_t *blocks) const {
     const auto [part, row] = rows[size_t(column)];
     const GgufTensor &t = *file.find(parts[size_t(part)].name);
-    const int64_t k = w.rows(), bytes = t.format->bytesOf(k);
     if (t.format->type == ggmlTypeOf(w.format))
-      return file.readBytes(t, row * bytes, bytes, blocks);
-    std::vector<float> values(static_cast<size_t>(k));
-    file.read(t, row * k, k, values.data());
-    roundToBlocks(w, values.data(), k, blocks);
+      return file.readBytes(t, row * t.format->bytesOf(inputs) + t.format->bytesOf(held.whole),
+                            t.format->bytesOf(held.count), blocks);
+    std::vector<float> values(static_cast<size_t>(inputs));
+    file.read(t, row * inputs, inputs, values.data());
+    roundToBlocks(w, values.data() + held.whole, held.count, blocks);
   }
 
 private:
   struct Row {
     int64_t part, row;
   };
-  bool isRows(const GgufPart &p) const { return p.shape.size() == 2 && p.transposed != w.tb && p.shape[1] == w.rows(); }
+  bool isRows(const GgufPart &p) const { return p.shape.size() == 2 && p.transposed != w.tb && p.shape[1] == inputs; }
 
   const GgufFile &file;
   const llvm::ArrayRef<GgufPart> parts;
   const QuantizedWeight &w;
+  const int64_t inputs;   // of the whole
+  const Piece::Run held;  // those of them that this rank has
   std::vector<Row> rows;  // by column
 };
 
-/// Reads a weight in few bits. It takes f32 values of the whole matrix only where blocks of the file go along the
-/// outputs.
+/// Reads a weight in few bits, or this rank's part of one. It takes f32 values of all of that only where blocks of the
+/// file go along the outputs.
 void readFew(Executor &executor, const GgufFile &file, llvm::ArrayRef<GgufPart> parts, const QuantizedWeight &w,
-             const std::function<void(void *, DType)> &readPlain) {
-  if (const ColumnsOfFile columns(file, parts, w); columns.areRows()) {
+             const Piece &own, const std::function<void(void *, DType)> &readPlain) {
+  if (const ColumnsOfFile columns(file, parts, w, own); columns.areRows()) {
     storeBlocks(executor, w, [&](int64_t column, uint8_t *blocks) { columns.read(column, blocks); });
     if (!isInFiles(*w.param))
       readPlain(executor.view(*w.param, StateAccess::readAndWrite).data, w.param->type.dtype);
@@ -330,14 +340,15 @@ void loadGguf(Executor &executor, const std::string &path) {
   const QuantizedWeights few(m);
   for (const auto &[s, parts] : all) {
     GPTC_CHECK(isConvertible(DType::f32, s->type.dtype), "@{} : {}", s->name, s->type.str());
-    const Places places(*s, Piece::of(*s, Mesh::of(m), rank));
+    const Piece own = Piece::of(*s, Mesh::of(m), rank);
+    const Places places(*s, own);
     auto read = [&](void *to, DType dtype) {
       for (const GgufPart &part : parts)
         TensorRead(file, *file.find(part.name), part, places, to, dtype).run(executor.threads());
     };
     // Padding stays as it is: zero.
     if (const QuantizedWeight *quantized = few.of(*s))
-      readFew(executor, file, parts, *quantized, read);
+      readFew(executor, file, parts, *quantized, own, read);
     else if (std::vector<float> values(isInFiles(*s) ? size_t(s->type.paddedElements()) : 0); !values.empty()) {
       read(values.data(), DType::f32);
       storePanels(executor, *s, values.data());

@@ -180,7 +180,7 @@ void initializeStates(Executor &executor, uint64_t seed) {
       padded.resize(whole.paddedElements());
       copyToPadded(whole, dense.data(), padded.data());
       if (isInFiles(*s))
-        storeInFiles(*s, padded.data());
+        storeInFiles(*s, isPiece(*s) ? ownPart(executor, *s, padded.data()).data() : padded.data());
       else
         storeWhole(executor, *s, padded.data());
     }
@@ -240,6 +240,15 @@ void loadAlongData(Executor &executor, const State &s, char *to) {
 }
 
 }  // namespace
+
+std::vector<float> ownPart(const Executor &executor, const State &s, const float *whole) {
+  const auto cut = Cut::of(s, "tensor");
+  GPTC_CHECK(cut && !Cut::of(s, "data"), "@{} is not cut along tensor alone", s.name);
+  std::vector<float> part(size_t(s.type.paddedElements()));
+  copyPart(executor, *cut, "tensor", wholeType(s).withDType(DType::f32), executor.index("tensor"),
+           reinterpret_cast<const char *>(whole), reinterpret_cast<char *>(part.data()), true);
+  return part;
+}
 
 void storeWhole(Executor &executor, const State &s, const void *whole) {
   const StateView view = executor.view(s, StateAccess::write);

@@ -32,6 +32,10 @@ void storePanels(Executor &executor, const State &param, const float *values);
 /// Stores n values as f32, bf16 or f16 (to nearest even), on all threads.
 void storeRounded(Executor &executor, DType dtype, const float *from, void *to, int64_t n);
 
+/// This rank's part of a parameter that is cut along "tensor" alone, row-major over its padded extents. `whole`: the
+/// values of all of it.
+std::vector<float> ownPart(const Executor &executor, const State &s, const float *whole);
+
 /// Copy between a state, of which this rank may hold a piece, and its padded whole, which has the bytes of wholeType.
 /// All ranks must call loadWhole together, because it gathers their pieces.
 void storeWhole(Executor &executor, const State &s, const void *whole);

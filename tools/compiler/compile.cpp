@@ -232,14 +232,34 @@ void PlanForRanks::write(const std::string &dir, const std::string &cacheDir) co
   compilePlan(r, config, other);
 }
 
-std::unique_ptr<Module> PlanForRanks::planForInference(const Target &target, const std::string &cacheDir,
-                                                       const BuildOptions &build) const {
+/// Of settings that no user has written: errors point to none of them.
+static Config configOfSettings(const std::vector<std::string> &settings) {
+  try {
+    return readConfig("", settings);
+  } catch (UserError &e) {
+    for (Diagnostic &d : e.diagnostics)
+      d.where = {};
+    throw UserError(e.diagnostics);
+  }
+}
+
+std::vector<std::string> PlanForRanks::settingsFor(int64_t tensor) const {
   std::vector<std::string> settings = request.settings;
+  if (tensor > 1)
+    settings.push_back(fmt::format("parallel.tensor={}", tensor));
+  return settings;
+}
+
+void PlanForRanks::requireShared(int64_t tensor) const { configOfSettings(settingsFor(tensor)); }
+
+std::unique_ptr<Module> PlanForRanks::planForInference(const Target &target, const std::string &cacheDir,
+                                                       const BuildOptions &build, int64_t tensor) const {
+  std::vector<std::string> settings = settingsFor(tensor);
   // These settings affect time and memory of training only, and no bits.
   settings.insert(settings.end(), {"compile.remat=none", "parallel.offload=none"});
   if (!build.slots && !build.embed)  // with these it keeps no copies
     settings.push_back("compile.pack_weights=false");
-  const Config config = readConfig("", settings);
+  const Config config = configOfSettings(settings);
   std::unique_ptr<Module> m = planModule(config, target, cacheDir, int64_t(1) << 62, build);
   if (target.callsLibrary() && config.compile.autotune != "off")
     cuda::pinAlgorithms(*m, target, cacheDir);

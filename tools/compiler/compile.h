@@ -52,11 +52,16 @@ public:
   /// Whether `dir` holds what write() would make, apart from schedules measured since.
   bool isIn(const std::string &dir) const;
   void write(const std::string &dir, const std::string &cacheDir) const;
-  /// Its module for sampling and evaluation: for this target and without a memory limit.
+  /// Its module for sampling and evaluation: for this target and without a memory limit. `tensor`: ranks that share
+  /// heads and hidden features, in place of the plan's. Throws the UserErrors of a configuration that cannot be shared
+  /// so.
   std::unique_ptr<Module> planForInference(const Target &target, const std::string &cacheDir,
-                                           const BuildOptions &build = {}) const;
+                                           const BuildOptions &build = {}, int64_t tensor = 1) const;
+  /// Throws these.
+  void requireShared(int64_t tensor) const;
 
 private:
+  std::vector<std::string> settingsFor(int64_t tensor) const;
   CompileRequest request;
   std::string madeFrom;
 };

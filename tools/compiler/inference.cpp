@@ -13,6 +13,8 @@
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
 
+#include <bit>
+
 namespace gptc {
 
 namespace {
@@ -26,9 +28,12 @@ void addStates(const Block &block, llvm::StringSet<> &names) {
   }
 }
 
-/// Makes the low-precision copy the parameter: loading rounds the parameter's file data in the same way.
+/// Makes the low-precision copy the parameter: loading rounds the parameter's file data in the same way. Of a rank's
+/// part it is the same part.
 void takePlaceOf(State &copy, const State &param) {
   copy.attrs = AttrMap();
+  if (hasFact<&StateFacts::cutTensor>(param))
+    setFact<&StateFacts::cutTensor>(copy, fact<&StateFacts::cutTensor>(param));
   setFact<&StateFacts::kind>(copy, StateKind::param);
   setFact<&InitialFacts::init>(copy, Initial::zeros);
   auto file = factsOf<FileFacts>(param);
@@ -80,8 +85,9 @@ void keepOnly(Module &m, llvm::ArrayRef<llvm::StringRef> functions, const Target
 }
 
 /// With all functions that a module built so has.
-std::unique_ptr<Module> madeAnew(const Plan &plan, const BuildOptions &build, const std::string &cacheDir) {
-  std::unique_ptr<Module> m = PlanForRanks(plan, 1).planForInference(plan.target, cacheDir, build);
+std::unique_ptr<Module> madeAnew(const Plan &plan, const BuildOptions &build, const std::string &cacheDir,
+                                 int64_t tensor = 1) {
+  std::unique_ptr<Module> m = PlanForRanks(plan, 1).planForInference(plan.target, cacheDir, build, tensor);
   std::vector<std::string> functions;
   for (const auto &f : m->functions)
     functions.push_back(f->name);
@@ -97,12 +103,27 @@ Plan withModule(Plan plan, std::unique_ptr<Module> m) {
 
 }  // namespace
 
-std::unique_ptr<Module> servingModule(const Plan &plan, int64_t slots, const std::string &cacheDir) {
-  return madeAnew(plan, {.slots = slots}, cacheDir);
+void requireShared(const Plan &plan, int64_t tensor) {
+  if (tensor == 1)
+    return;
+  auto notYet = [](std::string what, std::string help) {
+    throw UserError(ErrorCode::NotBuiltYet, std::move(what), std::move(help));
+  };
+  if (plan.target.isCuda())
+    notYet("GPUs that share a model to continue texts are not built yet", "--tensor 1 continues them on one GPU");
+  if (!std::has_single_bit(uint64_t(tensor)))
+    notYet(fmt::format("{} ranks that share a model to continue texts are not built yet", tensor),
+           "2, 4, 8 and so on work, or --tensor 1: the plan of a run on more continues texts on one");
+  PlanForRanks(plan, 1).requireShared(tensor);
 }
 
-Plan servingPlan(Plan plan, int64_t slots, const std::string &cacheDir) {
-  std::unique_ptr<Module> m = servingModule(plan, slots, cacheDir);
+std::unique_ptr<Module> servingModule(const Plan &plan, int64_t slots, const std::string &cacheDir, int64_t tensor) {
+  requireShared(plan, tensor);
+  return madeAnew(plan, {.slots = slots}, cacheDir, tensor);
+}
+
+Plan servingPlan(Plan plan, int64_t slots, const std::string &cacheDir, int64_t tensor) {
+  std::unique_ptr<Module> m = servingModule(plan, slots, cacheDir, tensor);
   return withModule(std::move(plan), std::move(m));
 }
 
@@ -121,9 +142,11 @@ int64_t bytesOfCaches(const Module &m) {
 std::string slotsInWords(const Module &serving, int64_t slots) {
   const bool eightBits = llvm::any_of(
       serving.states, [](const auto &s) { return kindOf(*s) == StateKind::cache && s->type.dtype == DType::u32; });
-  return fmt::format("{} slot{} of {} tokens: {} of cache{}, {} in all", slots, slots == 1 ? "" : "s",
+  const int64_t ranks = Mesh::of(serving).ranks();
+  return fmt::format("{} slot{} of {} tokens: {} of cache{}, {} in all{}", slots, slots == 1 ? "" : "s",
                      fact<&ModelFacts::blockSize>(serving), formatBytes(double(bytesOfCaches(serving))),
-                     eightBits ? " in 8 bits" : "", formatBytes(double(fact<&MemoryFacts::arenaBytes>(serving))));
+                     eightBits ? " in 8 bits" : "", formatBytes(double(fact<&MemoryFacts::arenaBytes>(serving))),
+                     ranks > 1 ? fmt::format(", on each of {} ranks", ranks) : "");
 }
 
 std::string weightsInWords(const Module &m) {
