@@ -3,19 +3,11 @@
 #include "ir/facts.h"
 #include "ir/mesh.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/collectives/communicator.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/cuda/nccl.h"
-#include "runtime/launch/cores.h"
-#include "runtime/launch/host_list.h"
-#include "runtime/launch/launcher.h"
-#include "runtime/launch/mutual_watch.h"
-#include "runtime/launch/pulse.h"
 #include "runtime/launch/rank_log.h"
 #include "runtime/launch/remote_crew.h"
-#include "runtime/launch/same_run.h"
 #include "runtime/launch/world.h"
-#include "runtime/rendezvous/rendezvous.h"
 #include "runtime/train/trainer.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
@@ -28,19 +20,12 @@
 #include "tools/estimate/run_log.h"
 #include "tools/planner/cache_dir.h"
 #include "tools/run/plans.h"
+#include "tools/run/ranks.h"
 #include "tools/run/texts.h"
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cmath>
 #include <csignal>
-#include <filesystem>
 #include <functional>
 #include <optional>
-#include <set>
-#include <thread>
-#include <unistd.h>
 
 using namespace gptc;
 
@@ -92,59 +77,12 @@ Plan forRanks(Plan plan, int64_t ranks, bool makes, const std::function<void()> 
   return plan;
 }
 
-/// Number and placement of the ranks, from the command line or from the launcher of this one.
-struct Ranks {
-  World world;
-  int nodes = 1, perNode = 1;
-  std::vector<std::string> hosts;
-  int size() const { return nodes * perNode; }
-};
-
-Ranks chooseRanks(const RunOptions &o, const World &world, const Plan &plan) {
-  Ranks r;
-  r.world = world;
-  if (o.hosts) {
-    auto hosts = parseHostList(*o.hosts);
-    if (!hosts)
-      throw UserError(ErrorCode::Usage,
-                      fmt::format("--hosts {} is no list of machines", o.hosts->empty() ? "\"\"" : *o.hosts),
-                      "for example --hosts node1,node2 or --hosts node[1-8]");
-    r.hosts = std::move(*hosts);
-    std::set<llvm::StringRef> seen;
-    for (const std::string &host : r.hosts)
-      if (!seen.insert(host).second)
-        throw UserError(ErrorCode::Usage, fmt::format("--hosts {} names {} twice", *o.hosts, host),
-                        "name each machine once; --ranks-per-node says how many ranks it has");
-    if (o.nodes && o.nodes != int(r.hosts.size()))
-      throw UserError(ErrorCode::Usage, fmt::format("--nodes {}, but --hosts names {}", o.nodes, r.hosts.size()),
-                      "leave out --nodes");
-  }
-  if (!r.world.alone()) {
-    // Another launcher, such as srun, has started the ranks; this is one of them.
-    r.nodes = r.world.nodes;
-    r.perNode = r.world.ranksPerNode;
-    if (r.world.source != World::Source::launcher &&
-        (!r.hosts.empty() || (o.nodes && o.nodes != r.nodes) || (o.ranksPerNode && o.ranksPerNode != r.perNode)))
-      throw UserError(ErrorCode::RanksUnclear,
-                      fmt::format("{} has started {} nodes x {} ranks, and the command line asks for others",
-                                  r.world.startedBy(), r.nodes, r.perNode),
-                      "leave out --nodes, --ranks-per-node and --hosts");
-    return r;
-  }
-  r.nodes = r.hosts.empty() ? std::max(1, o.nodes) : int(r.hosts.size());
+Ranks ranksOfTraining(const RunOptions &o, const World &world, const Plan &plan) {
+  const bool cuda = plan.target.isCuda();
   // By default the run has the ranks that the plan was made for, on this machine.
-  const bool silent = r.hosts.empty() && !o.nodes && !o.ranksPerNode;
-  r.perNode = o.ranksPerNode                             ? o.ranksPerNode
-              : silent                                   ? int(Mesh::of(*plan.planned).ranks())
-              : plan.target.isCuda() && !r.hosts.empty() ? cuda::visibleGpus()
-                                                         : 1;
-  const int cpus = int(orderedCpus().size()), most = std::max(64, 16 * cpus);
-  if (r.hosts.empty() && r.size() > most)
-    throw UserError(ErrorCode::Usage,
-                    fmt::format("{} ranks on this machine, which has {} CPU{}: at most {} are started", r.size(), cpus,
-                                cpus == 1 ? "" : "s", most),
-                    "--hosts names other machines for them");
-  if (plan.target.isCuda() && r.hosts.empty() && r.size() > 1) {
+  const Ranks r = chooseRanks(o, world, int(Mesh::of(*plan.planned).ranks()),
+                              [&](int) { return cuda && o.hosts ? cuda::visibleGpus() : 1; });
+  if (cuda && r.world.alone() && r.hosts.empty() && r.size() > 1) {
     cuda::requireGpus(r.size());
     cuda::Nccl::get();
   }
@@ -152,181 +90,16 @@ Ranks chooseRanks(const RunOptions &o, const World &world, const Plan &plan) {
 }
 
 /// Starts this program once per rank, with the same arguments.
-int launchRanks(const RunOptions &o, const Ranks &ranks, const Plan &plan, const std::vector<std::string> &words) {
+int launchRanks(const RunOptions &o, const Ranks &ranks, const Plan &plan) {
   // Report now what every rank would report.
   if (Mesh::of(*plan.planned).ranks() != ranks.size())
     PlanForRanks(plan, ranks.size());
-  // By name, because in a bundle all programs are one file that acts by its name.
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gptrun";
-  LaunchOptions l;
-  l.nodes = ranks.nodes;
-  l.ranksPerNode = ranks.perNode;
-  l.hosts = ranks.hosts;
-  l.restartsBefore = ranks.world.restarts;
-  l.command = {self};
-  l.command.insert(l.command.end(), words.begin(), words.end());
-  l.agent = {self, "--agent"};
+  LaunchOptions l = launchOptions(ranks, o.words);
   l.outDir = plan.run.outDir;
   l.restarts = o.restarts;
   l.checkpoints = [store = CheckpointStore(l.outDir)] { return store.steps(); };
   return launch(l);
 }
-
-/// The exit of a rank that another launcher ends: if a rank has failed, with that rank's exit code, so that all ranks
-/// have it. In effect from before the ranks meet, except while SIGTERM means to save.
-class LastWords {
-public:
-  static void say(int rank, const RankFailure &f) {
-    words = rank == 0 ? UserError(f.cause, f.text, f.help).what() : "";
-    code = exitCodeOf(f.cause);
-  }
-  static void listen() {
-    struct sigaction a{};
-    a.sa_handler = [](int number) {
-      if (const int said = code) {
-        (void)!::write(STDERR_FILENO, words.data(), words.size());
-        ::_exit(said);
-      }
-      ::signal(number, SIG_DFL);
-      ::raise(number);
-    };
-    ::sigaction(SIGTERM, &a, nullptr);
-  }
-
-private:
-  static inline std::string words;  // written once, before `code`
-  static inline std::atomic<int> code{0};
-};
-
-/// A rank among the others: their meeting and their communicators.
-class Together {
-public:
-  /// Meets the other ranks before reading anything that may be missing on one machine, so that they hear of it too.
-  explicit Together(const World &w) : world(w) {
-    const bool ours = w.source == World::Source::launcher;
-    if (!w.alone() && !ours)
-      watch.emplace();
-    Pulse::get();  // from here on the watcher of this rank sees whether it runs
-    if (w.alone())
-      return;
-    // Other launchers do not host a rendezvous, so rank 0 does. On a single machine, it is not reachable from others.
-    if (w.rank == 0 && !ours)
-      server.emplace(RendezvousServer::Options{w.nodes == 1 ? w.rendezvous.host : "0.0.0.0",
-                                               uint16_t(w.rendezvous.port), w.token, w.size});
-    RendezvousClient::Options o{w.rendezvous.host, uint16_t(w.rendezvous.port), w.token, w.rank, w.size};
-    if (!ours) {  // rank 0 hosts the server, and no launcher watches
-      o.silence = RendezvousServer::Options().silence;
-      o.news = [this] { return watch->news(); };
-    }
-    if (!ours)
-      LastWords::listen();
-    client.emplace(o);
-    if (!ours)
-      told = client->onFailure([this] { LastWords::say(world.rank, *client->failure()); });
-    if (server)
-      watch->judge(*server, w.size);
-  }
-  /// If the plan's folder needs a judgement (problemOfFolder), rank 0's counts, because caches of other machines may
-  /// not know the plan. Under our launcher, the launcher's counts for all ranks.
-  void agreeOnFolder(const RunOptions &o, const Plan &plan) {
-    if (world.source == World::Source::launcher)
-      return;
-    if (world.rank == 0) {
-      requireFolder(o, plan);
-      client->set("folder", "agreed");
-    } else if (!problemOfFolder(o, plan).empty()) {
-      client->get("folder", std::chrono::minutes(2));
-    }
-  }
-  /// Call it when this rank has the plan.
-  void join(const Plan &plan) {
-    if (world.alone())
-      return;
-    requireSameRun(*client, plan.dir, plan.hash);
-    ranks = joinGroup(&*client, Group::all(world.size), {.patience = patience});
-  }
-  /// The ranks along each axis of a two-axis mesh.
-  MeshAxes along(const Mesh &mesh) {
-    if (mesh.data == 1 || mesh.tensor == 1)
-      return {};
-    auto joined = [&](const char *axis, int64_t number) {
-      Group g{fmt::format("{}{}", axis, number), {}};
-      for (int64_t member : mesh.group(axis, ranks->rank))
-        g.members.push_back(int(member));
-      axes.push_back(joinGroup(&*client, g, {.patience = patience}));
-      return axes.back().get();
-    };
-    // The group along one axis is identified by its index on the other.
-    MeshAxes m;
-    m.data = joined("data", mesh.index("tensor", ranks->rank));
-    m.tensor = joined("tensor", mesh.index("data", ranks->rank));
-    return m;
-  }
-  /// Runs `work`, and tells the other ranks if it fails. Returns an exit code.
-  template <typename F> int run(F work) {
-    try {
-      work();
-    } catch (...) {
-      if (client)
-        return failed();
-      throw;
-    }
-    if (watch)
-      watch->stop();
-    if (ranks) {
-      for (auto &axis : axes)
-        axis->finish();
-      ranks->finish();
-      client->leave();
-      // Others may still wait for the last message; to them a vanished server is a failed rank.
-      waitFor(std::chrono::seconds(10), [&] { return server->left() == world.size || server->failure(); });
-    }
-    return 0;
-  }
-  void barrier() {
-    if (ranks)
-      ranks->barrier();
-  }
-
-  /// A hanging rank is noticed long before; but a rank may need time to write a large checkpoint.
-  static constexpr std::chrono::minutes patience{30};
-
-private:
-  /// Within a catch block: tells the other ranks why this one ends. The first failed rank prints the error. Under
-  /// another launcher all ranks exit with its code, because whether that launcher retries should not depend on which
-  /// code it looks at. (Ours finds the first failure by the codes.)
-  int failed() {
-    ::signal(SIGTERM, SIG_IGN);  // this rank is about to report and end
-    const Diagnostic mine = currentError();
-    client->report(mine.code, mine.message, fmt::format("{}", fmt::join(mine.help, "; ")));
-    const RankFailure *first = client->failure(std::chrono::seconds(1));
-    waitFor(std::chrono::seconds(5), [&] { return server->allKnowFailure(); });
-    if (world.source == World::Source::launcher || !first || first->rank == world.rank)
-      throw;
-    if (!diverted && world.rank != 0)
-      return exitCodeOf(first->cause);  // that rank and rank 0 report it
-    throw UserError(first->cause, first->text,
-                    !first->help.empty() ? first->help : "see what that rank says: the first that failed is the cause");
-  }
-  template <typename F> void waitFor(std::chrono::seconds most, F condition) {
-    const auto until = std::chrono::steady_clock::now() + most;
-    while (server && !condition() && std::chrono::steady_clock::now() < until)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-
-  const World world;
-  std::optional<RendezvousServer> server;
-  std::optional<MutualWatch> watch;
-  std::optional<RendezvousClient> client;
-  std::shared_ptr<void> told;
-
-public:
-  std::unique_ptr<Communicator> ranks;  // null if there is only one rank
-  bool diverted = false;                // this rank's output goes to its log
-
-private:
-  std::vector<std::unique_ptr<Communicator>> axes;
-};
 
 /// Prints what each rank holds, and how the ranks share the work.
 void printShares(const Plan &plan) {
@@ -344,21 +117,21 @@ void printShares(const Plan &plan) {
              formatBytes(double(fact<&MemoryFacts::arenaBytes>(*plan.planned))));
 }
 
-int runTraining(const RunOptions &o, const std::vector<std::string> &words) {
+int runTraining(const RunOptions &o) {
   ::signal(SIGPIPE, SIG_IGN);  // if nobody reads the output, the run ends between two steps (runtime/train/trainer.h)
   const World w = World::find();
   Plan plan;
   if (w.alone()) {
     plan = planOf(o, true);
     requireFolder(o, plan);
-    if (const Ranks ranks = chooseRanks(o, w, plan); ranks.size() > 1)
-      return launchRanks(o, ranks, plan, words);
+    if (const Ranks ranks = ranksOfTraining(o, w, plan); ranks.size() > 1)
+      return launchRanks(o, ranks, plan);
   }
   Together together(w);
   return together.run([&] {
     if (!w.alone()) {
       plan = planOf(o, true);
-      chooseRanks(o, w, plan);
+      ranksOfTraining(o, w, plan);
       together.agreeOnFolder(o, plan);
     }
     if (w.rank != 0 && w.source != World::Source::launcher) {
@@ -409,14 +182,17 @@ int runTraining(const RunOptions &o, const std::vector<std::string> &words) {
   });
 }
 
+/// --nodes, --hosts and --ranks-per-node, whose default is as `usual` says.
+void addRankOptions(Command c, RunOptions &o, const std::string &usual) {
+  c.option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one; default: 1")
+      .within(1, 1 << 10);
+  c.option("--hosts", o.hosts, "names of the machines, to be reached by ssh: node1,node2 or node[1-8]");
+  c.option("--ranks-per-node", o.ranksPerNode, "processes per machine; default: " + usual).within(1, 1 << 10);
+}
+
 void addTrainingOptions(CommandLine &app, RunOptions &o) {
-  app.option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one; default: 1")
-      .within(1, 1 << 10);
-  app.option("--hosts", o.hosts, "names of the machines, to be reached by ssh: node1,node2 or node[1-8]");
-  app.option("--ranks-per-node", o.ranksPerNode,
-             "processes per machine; default: those of the plan, with --nodes 1, with --hosts and a plan for "
-             "GPUs as many as this machine has")
-      .within(1, 1 << 10);
+  addRankOptions(app, o,
+                 "those of the plan, with --nodes 1, with --hosts and a plan for GPUs as many as this machine has");
   app.option("--restarts", o.restarts,
              fmt::format("how often to start again from a checkpoint when a rank fails; default: {}", o.restarts))
       .within(0, 1 << 20);
@@ -447,6 +223,7 @@ void addTrainingOptions(CommandLine &app, RunOptions &o) {
 
 int run(int argc, char **argv) {
   RunOptions o;
+  o.words.assign(argv + 1, argv + argc);
   CommandLine app("gptrun", "gptrun: trains, samples and evaluates a plan made by `gptc compile`");
   auto addThreads = [&](Command a) {
     a.option("--threads", o.threads, "threads; never changes results; default: 0, all cores").within(0, 4096);
@@ -481,6 +258,12 @@ int run(int argc, char **argv) {
   addCacheOption(sample, o.as);
   weights(sample);
   addSampleOptions(sample, o.sample);
+  sample
+      .option("--tensor", o.tensor,
+              "ranks that share heads, their cache, and hidden features, each with its part; CPUs only; default: those "
+              "of --nodes, --hosts and --ranks-per-node, else of the plan's parallel.tensor")
+      .within(1, 1 << 10);
+  addRankOptions(sample, o, "--tensor's, in equal parts");
   Command serve = app.command("serve", "answer over HTTP, by the interface of OpenAI: /v1/completions, /v1/models");
   common(serve, true);
   addRunAsOptions(serve, o.as);
@@ -523,8 +306,8 @@ int run(int argc, char **argv) {
   if (o.plan.empty())
     throw UserError(ErrorCode::Usage, "which plan?", "gptrun PLAN; make one with `gptc compile model.toml -o PLAN`");
   if (sample.given())
-    runSample(std::move(o));
-  else if (serve.given())
+    return runSample(std::move(o));
+  if (serve.given())
     runServe(std::move(o));
   else if (embed.given())
     runEmbed(std::move(o));
@@ -533,7 +316,7 @@ int run(int argc, char **argv) {
   else if (eval.given())
     runEval(std::move(o));
   else
-    return runTraining(o, {argv + 1, argv + argc});
+    return runTraining(o);
   return 0;
 }
 

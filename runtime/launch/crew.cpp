@@ -147,13 +147,14 @@ struct Member {
 class LocalCrew : public Crew {
 public:
   LocalCrew(const CrewPlan &plan, const Voice &voice) : voice(voice) {
-    makeDirs(plan.outDir + "/ranks");
+    if (!plan.outDir.empty())
+      makeDirs(plan.outDir + "/ranks");
     const auto shares = shareCpus(orderedCpus(), plan.ranks);
     const std::string host = hostName();
     for (int i = 0; i < plan.ranks; ++i) {
       const int rank = plan.first() + i;
-      members.push_back(
-          std::make_unique<Member>(rank, rank == 0 ? std::string() : plan.outDir + "/" + rankLogName(rank)));
+      const bool hasLog = rank != 0 && !plan.outDir.empty();
+      members.push_back(std::make_unique<Member>(rank, hasLog ? plan.outDir + "/" + rankLogName(rank) : std::string()));
       try {
         start(plan, i, shares[i], *members.back());
       } catch (...) {
@@ -293,10 +294,11 @@ private:
       ::signal(SIGTTOU, SIG_IGN);  // its group is not the terminal's foreground group, but it writes there
       if (!cpus.empty())
         ::sched_setaffinity(0, sizeof set, &set);
-      const int nothing = ::open("/dev/null", O_RDONLY);
-      ::dup2(nothing, 0);
-      if (nothing > 0)
-        ::close(nothing);
+      const bool reads = rank == 0 && voice.input >= 0;
+      const int input = reads ? voice.input : ::open("/dev/null", O_RDONLY);
+      ::dup2(input, 0);
+      if (!reads && input > 0)
+        ::close(input);
       if (!ownOut)
         ::dup2(out.write, 1);
       else if (voice.direct != 1)

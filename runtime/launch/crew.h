@@ -20,7 +20,7 @@ struct CrewPlan {
   std::vector<std::string> command;      // of every rank; the first word is the program's path
   std::vector<std::string> environment;  // NAME=VALUE, besides the machine's environment and each rank's variables
   std::string folder;                    // working directory
-  std::string outDir;                    // for the ranks' logs
+  std::string outDir;                    // for the ranks' logs; "": none
   std::string rendezvous, token;         // host:port and secret of the meeting place
   int world = 1, nodes = 1, node = 0, ranks = 1;  // ranks in total; machines; this machine's number; its ranks
   int64_t resumeAtMost = -1;                      // as in World
@@ -77,11 +77,13 @@ struct Voice {
   /// `out`.
   int direct = -1;
   std::function<void(llvm::StringRef)> out, err;
+  /// A file that rank 0 inherits as its standard input. -1: it is empty.
+  int input = -1;
 };
 
 /// Starts the ranks on this machine. Each process leads its own process group, so that a terminal's Ctrl-C reaches only
-/// the launcher, and dies with the thread that started it. Its standard input is empty. Throws UserError(RankFailed) if
-/// the program cannot be started.
+/// the launcher, and dies with the thread that started it. Its standard input is empty, but for Voice::input. Throws
+/// UserError(RankFailed) if the program cannot be started.
 std::unique_ptr<Crew> startCrewHere(const CrewPlan &plan, const Voice &voice);
 
 /// Writes all of `text`; false if the reader is gone.

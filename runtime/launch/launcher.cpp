@@ -116,7 +116,7 @@ public:
     if (o.hosts.empty()) {
       plan.ranks = world;
       plan.rendezvous = hostAndPort("127.0.0.1", meeting.port());
-      crews.push_back(startCrewHere(plan, voice(STDOUT_FILENO)));
+      crews.push_back(startCrewHere(plan, voice(STDOUT_FILENO, o.input)));
       return;
     }
     plan.ranks = o.ranksPerNode;
@@ -184,14 +184,14 @@ private:
   int stopsSeen = 0;
   bool killed = false;
 
-  static Voice voice(int direct) {
+  static Voice voice(int direct, int input = -1) {
     // If the reader goes away, the run stops, as it does if rank 0 writes to standard output itself.
     return {direct,
             [](llvm::StringRef s) {
               if (!writeAll(STDOUT_FILENO, s) && errno == EPIPE && gStops.count() == 0)
                 gStops.note(SIGPIPE);
             },
-            [](llvm::StringRef s) { writeAll(STDERR_FILENO, s); }};
+            [](llvm::StringRef s) { writeAll(STDERR_FILENO, s); }, input};
   }
 
   /// The part of this machine's environment that other machines need.
@@ -235,8 +235,9 @@ private:
       signal(SIGKILL);
       endAt = now + std::chrono::seconds(1);
     } else {
-      say(lastStep() < 0 ? "stopping: ranks are still starting and end as soon as they can; once more to end at once"
-                         : "stopping: ranks finish their step and save; once more to end at once");
+      say(o.outDir.empty() ? "stopping; once more to end at once"
+          : lastStep() < 0 ? "stopping: ranks are still starting and end as soon as they can; once more to end at once"
+                           : "stopping: ranks finish their step and save; once more to end at once");
       signal(SIGTERM);
     }
     stopsSeen = stops;
@@ -318,7 +319,11 @@ void sayWhatStarts(const LaunchOptions &o) {
   const int world = o.nodes * o.ranksPerNode;
   const std::string where =
       o.hosts.empty() ? "on this machine" : fmt::format(", {} on each of {}", o.ranksPerNode, fmt::join(o.hosts, ", "));
-  writeAll(STDOUT_FILENO, fmt::format("{} ranks{}{}\n", world, o.hosts.empty() ? " " : "", where));
+  const std::string starts = fmt::format("{} ranks{}{}", world, o.hosts.empty() ? " " : "", where);
+  if (o.outputIsOfRanks)
+    say("note: " + starts);
+  else
+    writeAll(STDOUT_FILENO, starts + "\n");
   const int cpus = int(orderedCpus().size());
   if (o.hosts.empty() && world > cpus)
     say(fmt::format("note: {} ranks share {} CPU{}", world, cpus, cpus == 1 ? "" : "s"));
@@ -358,8 +363,10 @@ int launch(const LaunchOptions &o) {
         for (const std::string &f : failures)
           d.notes.push_back(f);
       }
-      d.help.push_back(fmt::format("what the ranks wrote is in {}/ranks{}", o.outDir,
-                                   checkpoints.empty() ? "" : "; run again to go on from the newest checkpoint"));
+      d.help.push_back(o.outDir.empty()
+                           ? "run it again; a rank that is killed may have taken too much memory"
+                           : fmt::format("what the ranks wrote is in {}/ranks{}", o.outDir,
+                                         checkpoints.empty() ? "" : "; run again to go on from the newest checkpoint"));
       throw UserError(d);
     }
     // Where this attempt began, and the checkpoint for the next one.

@@ -7,6 +7,8 @@
 //      Otherwise restart all ranks from the newest good checkpoint; if a restart made no progress beyond its
 //      checkpoint, the next one uses the previous checkpoint.
 //   4. Pass on Ctrl-C, SIGTERM and SIGHUP: ranks finish their step, save and end. A second signal ends all at once.
+//
+// Ranks that continue texts have no steps, checkpoints or restarts.
 #pragma once
 
 #include "runtime/launch/rank_watch.h"
@@ -26,9 +28,13 @@ struct LaunchOptions {
   /// The command of every rank, beginning with the program's path; and the command that serves runAgent() on another
   /// machine's standard input and output.
   std::vector<std::string> command, agent;
-  std::string outDir;  // absolute
+  std::string outDir;  // absolute; "": the ranks have no logs, and what others than rank 0 print is dropped
   /// This machine's address for other machines; "": its name.
   std::string address;
+  /// What rank 0 reads as its standard input, if it is on this machine; -1: nothing.
+  int input = -1;
+  /// Whether standard output is rank 0's alone: what the launcher starts it then says on standard error.
+  bool outputIsOfRanks = false;
   int restarts = 3;        // allowed in this run
   int restartsBefore = 0;  // of this run, by whoever restarted the launcher
   /// Steps of the existing checkpoints, newest first.

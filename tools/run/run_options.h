@@ -9,6 +9,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace gptc {
 
@@ -18,6 +19,7 @@ struct RunOptions {
   std::string model;  // another program's, whose weights are taken; absolute
   int64_t steps = -1, certifyEvery = 0;
   int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not given
+  int tensor = 0;                                 // ranks that continue texts together; 0: not given
   unsigned threads = 0;
   bool profile = false, check = false, agent = false, allowChangedData = false;
   bool asSampled = false;  // evaluate by what samples
@@ -25,7 +27,9 @@ struct RunOptions {
   ServeCommand serve;
   EmbedCommand embed;
   ClassifyCommand classify;
-  RunAs as;  // a model of another program
+  RunAs as;                        // a model of another program
+  std::vector<std::string> words;  // of the command line, for ranks
+  bool speaks = true;              // whether this process says, and judges, what all ranks would
 };
 
 }  // namespace gptc

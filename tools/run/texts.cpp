@@ -3,29 +3,45 @@
 #include "frontends/hf_folder.h"
 #include "frontends/hf_text_form.h"
 #include "ir/facts.h"
+#include "ir/mesh.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/collectives/share_text.h"
+#include "runtime/launch/crew.h"
+#include "runtime/launch/pulse.h"
 #include "runtime/serve/scored_loss.h"
 #include "runtime/train/session.h"
 #include "runtime/train/train_step.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/weights.h"
 #include "support/diagnostics.h"
+#include "support/files.h"
 #include "support/stderr.h"
 #include "tools/compiler/inference.h"
 #include "tools/planner/cache_dir.h"
 #include "tools/run/plans.h"
+#include "tools/run/ranks.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace gptc {
 namespace {
 
-void warn(const std::string &text) { printError("warning: {}\n", text); }
+/// Says something, once for all ranks.
+void note(const RunOptions &o, const std::string &text) {
+  if (o.speaks)
+    printError("note: {}\n", text);
+}
 
-/// A model without its training, for a command of one rank.
+/// A model without its training.
 class Inference {
 public:
   Inference(const RunOptions &o, const Plan &plan)
@@ -33,14 +49,21 @@ public:
                : o.checkpoint   ? WeightsChoice::parse(*o.checkpoint)
                                 : WeightsChoice()),
         model(modelIdentity(*plan.planned)) {
-    if (choice.kind != WeightsChoice::inFolder && choice.kind != WeightsChoice::tensors)
+    // Caches of other machines may not know the plan: who speaks for all ranks judges for them.
+    if (o.speaks && choice.kind != WeightsChoice::inFolder && choice.kind != WeightsChoice::tensors)
       requireFolder(o, plan);
     requireWeights(plan.run, choice);
   }
   Session open(const RunOptions &o, Plan plan, llvm::ArrayRef<llvm::StringRef> functions) const {
     return Session(inferencePlan(std::move(plan), functions, defaultCacheDir()), defaultCacheDir(), o.threads);
   }
-  std::string load(Session &session) const { return loadForInference(session, model, choice, warn); }
+  /// All ranks must call it. `speaks`: whether this one warns.
+  std::string load(Session &session, bool speaks = true) const {
+    return loadForInference(session, model, choice, [&](const std::string &text) {
+      if (speaks)
+        printError("warning: {}\n", text);
+    });
+  }
 
 private:
   const WeightsChoice choice;
@@ -48,22 +71,22 @@ private:
 };
 
 /// Says how weights are kept, if it is not as they are computed with.
-void noteWeights(const Module &m) {
+void noteWeights(const RunOptions &o, const Module &m) {
   if (const std::string kept = weightsInWords(m); !kept.empty())
-    printError("note: weights as {}\n", kept);
+    note(o, "weights as " + kept);
 }
 
 /// A plan that continues as many samples at once as there are slots. On CPUs all have slots, so that a sample does not
 /// depend on their number; on a GPU one sequence is fastest by itself, unless its weights have few bits, which those
-/// functions of a plan that also trains do not read.
-Plan withSlots(Plan plan, int64_t slots) {
+/// functions of a plan that also trains do not read. `tensor`: ranks that share the model.
+Plan withSlots(const RunOptions &o, Plan plan, int64_t slots, int64_t tensor = 1) {
   const bool fewBits = fact<&PrecisionFacts::weights>(*plan.planned) != Weights::compute;
-  if (plan.model.empty() || (slots == 1 && plan.target.isCuda() && !fewBits))
+  if (tensor == 1 && (plan.model.empty() || (slots == 1 && plan.target.isCuda() && !fewBits)))
     return inferencePlan(std::move(plan), kSampling, defaultCacheDir());
-  plan = servingPlan(std::move(plan), slots, defaultCacheDir());
-  noteWeights(*plan.planned);
-  if (slots > 1)
-    printError("note: {}\n", slotsInWords(*plan.planned, slots));
+  plan = servingPlan(std::move(plan), slots, defaultCacheDir(), tensor);
+  noteWeights(o, *plan.planned);
+  if (slots > 1 || tensor > 1)
+    note(o, slotsInWords(*plan.planned, slots));
   return plan;
 }
 
@@ -96,10 +119,11 @@ void requireNoRun(const RunOptions &o) {
 /// One for a model of another program, which is then o.model.
 Plan planForTexts(RunOptions &o, const ImportedModel &imported, ImportFor purpose) {
   Plan plan = planOfModel(imported, o.as, purpose);
-  printError("note: {} with a context of {} tokens (--precision, --context)\n",
-             nameOf(fact<&PrecisionFacts::compute>(*plan.planned)), fact<&ModelFacts::blockSize>(*plan.planned));
-  if (const std::string note = roundingNote(imported, o.as); !note.empty())
-    printError("note: {}\n", note);
+  note(o,
+       fmt::format("{} with a context of {} tokens (--precision, --context)",
+                   nameOf(fact<&PrecisionFacts::compute>(*plan.planned)), fact<&ModelFacts::blockSize>(*plan.planned)));
+  if (const std::string rounded = roundingNote(imported, o.as); !rounded.empty())
+    note(o, rounded);
   o.model = plan.dir;
   return plan;
 }
@@ -136,12 +160,12 @@ Continuing openForTexts(RunOptions &o) {
 }
 
 /// Loads the weights, and leaves out tokens that have no text.
-void loadForTexts(const Continuing &c, Session &session, CompletionRequest &defaults) {
-  c.inference.load(session);
+void loadForTexts(const RunOptions &o, const Continuing &c, Session &session, CompletionRequest &defaults) {
+  c.inference.load(session, o.speaks);
   defaults.ends = c.tokens.ends;
   defaults.options.tokens = c.tokenizer.vocabSize();
-  if (std::string note = tokensWithoutText(*session.plan.planned, c.tokenizer.vocabSize()); !note.empty())
-    printError("note: {}\n", note);
+  if (const std::string text = tokensWithoutText(*session.plan.planned, c.tokenizer.vocabSize()); !text.empty())
+    note(o, text);
 }
 
 /// The labels of a plan's model, which stand in its description.
@@ -165,7 +189,7 @@ private:
     choice.parseSpecial = plan.run.parseSpecial;
     const Inference inference(o, plan);
     session.emplace(embeddingPlan(std::move(plan), defaultCacheDir()), defaultCacheDir(), o.threads);
-    noteWeights(*session->plan.planned);
+    noteWeights(o, *session->plan.planned);
     inference.load(*session);
   }
 
@@ -174,9 +198,95 @@ public:
   std::optional<Session> session;
 };
 
+/// The ranks that continue texts: all share the model, so there are as many as divide heads and hidden features. By
+/// default as many as in training, if they can.
+Ranks ranksForTexts(const RunOptions &o, const World &world, const Plan &plan) {
+  const int64_t trained = Mesh::of(*plan.planned).tensor;
+  const bool canShare = !plan.model.empty() && !plan.target.isCuda() && std::has_single_bit(uint64_t(trained));
+  const int wanted = o.tensor ? o.tensor : canShare ? int(trained) : 1;
+  Ranks ranks = chooseRanks(o, world, wanted, [&](int nodes) { return std::max(1, wanted / nodes); });
+  if (o.tensor && ranks.size() != o.tensor)
+    throw UserError(world.alone() ? ErrorCode::Usage : ErrorCode::RanksUnclear,
+                    fmt::format("--tensor {}, and {} machine{} with {} rank{} each", o.tensor, ranks.nodes,
+                                ranks.nodes == 1 ? "" : "s", ranks.perNode, ranks.perNode == 1 ? "" : "s"),
+                    "all ranks share the model: leave out --tensor, or make it a multiple of the machines");
+  requireShared(plan, ranks.size());
+  return ranks;
+}
+
+/// Standard input up to its end, in a file in memory that a rank can inherit: a rank cannot read a terminal.
+int heldInput() {
+  const int file = ::memfd_create("prompts", MFD_CLOEXEC);
+  if (file < 0)
+    throw UserError(ErrorCode::OutOfMemory, "no memory for standard input", "name a file of prompts");
+  std::array<char, 1 << 16> bytes;
+  for (ssize_t n; (n = ::read(STDIN_FILENO, bytes.data(), bytes.size())) != 0;) {
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      throw UserError(ErrorCode::FileMissing, "cannot read standard input to its end");
+    if (!writeAll(file, llvm::StringRef(bytes.data(), size_t(n))))
+      throw UserError(ErrorCode::OutOfMemory, "no memory for standard input", "name a file of prompts");
+  }
+  ::lseek(file, 0, SEEK_SET);
+  return file;
+}
+
+/// Starts this program once per rank, with the same arguments. No restart helps: rank 0 has printed already.
+int launchForTexts(const RunOptions &o, const Ranks &ranks) {
+  LaunchOptions l = launchOptions(ranks, o.words);
+  l.outputIsOfRanks = true;
+  l.restarts = 0;
+  if (o.sample.prompts == "-") {
+    if (!ranks.hosts.empty())
+      throw UserError(ErrorCode::Usage, "--prompts - with --hosts: standard input does not reach other machines",
+                      "name a file of prompts, which rank 0 reads");
+    l.input = heldInput();
+  }
+  return launch(l);
+}
+
+/// Ranks whose kernels add in other orders would come to other logits and part. Throws UserError(RanksDiffer).
+void requireSameKernels(Communicator &ranks, const Session &session) {
+  std::string all = session.plan.target.features + "\n" + session.host.features;
+  for (const auto &f : session.plan.planned->functions)
+    for (const Op &op : f->body)
+      if (op.is(OpKind::fused))
+        all += "\n" + fact<&GroupFacts::schedule>(op);
+  const std::string mine = blake3(all);
+  if (shareText(ranks, mine) != mine)
+    throw UserError(
+        ErrorCode::RanksDiffer,
+        fmt::format("rank {} has other kernels than rank 0: their CPUs or their tuning records differ", ranks.rank),
+        "take machines of one kind, and the same records (`gptc cache export`, `import`)");
+}
+
+/// Continues the texts of the command, alone or as one of the ranks that share the model.
+void continueTexts(RunOptions &o, Continuing c, Communicator *ranks) {
+  SampleCommand &command = o.sample;
+  const int64_t slots = slotsOfSample(o, c.plan);
+  if (ranks) {
+    command.ranks = ranks;
+    if (!command.prompts.empty())
+      command.content = shareText(*ranks, command.speaks ? readPrompts(command) : "");
+    // Schedules depend on the threads, of which ranks may have different numbers.
+    c.plan.target.threads = unsigned(std::stoul(shareText(*ranks, std::to_string(c.plan.target.threads))));
+  }
+  Session session(withSlots(o, std::move(c.plan), slots, ranks ? ranks->world : 1), defaultCacheDir(), o.threads,
+                  ranks);
+  if (ranks) {
+    requireSameKernels(*ranks, session);
+    session.executor.patience = Together::patience;
+  }
+  loadForTexts(o, c, session, command.defaults);
+  const Pulse::Busy busy("continuing texts");
+  samplePrompts(session.executor, c.tokenizer, command);
+  session.executor.leave();
+}
+
 }  // namespace
 
-void runSample(RunOptions o) {
+int runSample(RunOptions o) {
   SampleCommand &command = o.sample;
   CompletionRequest &defaults = command.defaults;
   if (!command.jsonl)
@@ -189,15 +299,34 @@ void runSample(RunOptions o) {
     throw UserError(ErrorCode::Usage, fmt::format("{} {}", option, problem->message),
                     "gptrun sample --help lists what it takes");
   }
-  Continuing c = openForTexts(o);
-  defaults.parseSpecial |= c.plan.run.parseSpecial;
-  command.limits = c.limits;
-  command.generator.copiesPrefixes = !c.plan.target.isCuda();
-  checkCommand(command, c.tokenizer);
-  const int64_t slots = slotsOfSample(o, c.plan);
-  Session session(withSlots(std::move(c.plan), slots), defaultCacheDir(), o.threads);
-  loadForTexts(c, session, defaults);
-  samplePrompts(session.executor, c.tokenizer, command);
+  auto open = [&] {
+    Continuing c = openForTexts(o);
+    defaults.parseSpecial |= c.plan.run.parseSpecial;
+    command.limits = c.limits;
+    command.generator.copiesPrefixes = !c.plan.target.isCuda();
+    return c;
+  };
+  const World world = World::find();
+  if (world.alone()) {
+    Continuing c = open();
+    checkCommand(command, c.tokenizer);
+    slotsOfSample(o, c.plan);
+    if (const Ranks ranks = ranksForTexts(o, world, c.plan); ranks.size() > 1)
+      return launchForTexts(o, ranks);
+    continueTexts(o, std::move(c), nullptr);
+    return 0;
+  }
+  ::signal(SIGPIPE, SIG_IGN);  // if nobody reads the samples, rank 0 tells the others
+  Together together(world);
+  return together.run([&] {
+    // Our launcher has said what it knew before it started ranks.
+    o.speaks = world.rank == 0 && world.source != World::Source::launcher;
+    Continuing c = open();
+    ranksForTexts(o, world, c.plan);
+    o.speaks = command.speaks = world.rank == 0;
+    together.join(c.plan);
+    continueTexts(o, std::move(c), together.ranks.get());
+  });
 }
 
 void runServe(RunOptions o) {
@@ -218,8 +347,8 @@ void runServe(RunOptions o) {
   CompletionRequest defaults;
   defaults.options.maxTokens = 16;  // as OpenAI's; so is the temperature
   defaults.options.temperature = 1;
-  Session session(withSlots(std::move(c.plan), command.slots), defaultCacheDir(), o.threads);
-  loadForTexts(c, session, defaults);
+  Session session(withSlots(o, std::move(c.plan), command.slots), defaultCacheDir(), o.threads);
+  loadForTexts(o, c, session, defaults);
   serve(session.executor, c.tokenizer, c.tokens, command, defaults);
 }
 
@@ -251,7 +380,7 @@ void runClassify(RunOptions o) {
   const Inference inference(o, plan);
   Session session(embeddingPlan(std::move(plan), defaultCacheDir(), int64_t(labels.names.size())), defaultCacheDir(),
                   o.threads);
-  noteWeights(*session.plan.planned);
+  noteWeights(o, *session.plan.planned);
   inference.load(session);
   classifyTexts(session.executor, tokenizer, labels, form, o.classify);
 }
@@ -277,7 +406,7 @@ void runEval(RunOptions o) {
     data->requireNarrowTokens();
   data->checkTokens();
   const int64_t each = evalBatch(m), steps = o.steps >= 0 ? o.steps : isImportable(o.plan) ? 0 : plan.run.evalSteps;
-  Session session = sampled ? Session(withSlots(std::move(plan), 1), defaultCacheDir(), o.threads)
+  Session session = sampled ? Session(withSlots(o, std::move(plan), 1), defaultCacheDir(), o.threads)
                             : inference.open(o, std::move(plan), kEvaluation);
   if (!sampled && !session.executor.has("eval"))
     throw UserError(ErrorCode::PlanDamaged, "the plan cannot be evaluated: it has no @eval",

@@ -1,13 +1,16 @@
-// The commands of gptrun that read a model without its training: one process, on one device.
+// The commands of gptrun that read a model without its training.
 #pragma once
 
 #include "tools/run/run_options.h"
 
 namespace gptc {
 
-/// `gptrun sample`, `serve`, `embed` and `classify`. Throw the UserErrors of planOf, importedModel and loadWeights, and
-/// those of the commands (tools/serve).
-void runSample(RunOptions o);
+/// `gptrun sample`, on one rank or on several that share the model: with a launcher's variables, this process is one of
+/// them. Returns an exit code. Throws the UserErrors of planOf, importedModel, loadWeights, chooseRanks, requireShared
+/// and launch(), and those of the command (tools/serve).
+int runSample(RunOptions o);
+/// `gptrun serve`, `embed` and `classify`, in one process on one device. Throw the UserErrors of planOf, importedModel
+/// and loadWeights, and those of the commands (tools/serve).
 void runServe(RunOptions o);
 void runEmbed(RunOptions o);
 void runClassify(RunOptions o);

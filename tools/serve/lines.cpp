@@ -37,15 +37,20 @@ bool Lines::ready() {
 std::optional<std::string> Lines::next() {
   while (!hasLine())
     readMore();
-  const size_t end = std::min(pending.find('\n'), pending.size());
-  if (pending.empty())
+  if (begin == pending.size())
     return std::nullopt;
-  std::string line = pending.substr(0, end);
-  pending.erase(0, end + 1);
-  searched = 0;
+  const size_t end = std::min(pending.find('\n', begin), pending.size());
+  std::string line = pending.substr(begin, end - begin);
+  begin = searched = std::min(end + 1, pending.size());
   if (!line.empty() && line.back() == '\r')
     line.pop_back();
   return line;
+}
+
+std::string Lines::rest() {
+  while (!atEnd)
+    readMore();
+  return pending.substr(begin);
 }
 
 bool Lines::hasLine() {
@@ -62,6 +67,9 @@ void Lines::readMore() {
   if (n < 0 && errno != EINTR)
     throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {} to its end", path));
   atEnd = n == 0;
+  pending.erase(0, begin);
+  searched -= begin;
+  begin = 0;
   pending.append(buffer, size_t(std::max<ssize_t>(0, n)));
   if (pending.size() > longest && pending.find('\n') == std::string::npos)
     throw UserError(ErrorCode::TooLarge, fmt::format("{} has a line of more than 256 MiB", path));

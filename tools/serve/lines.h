@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace gptc {
 
@@ -10,6 +11,11 @@ class Lines {
 public:
   /// `path`: "-" for standard input. Throws UserError(FileMissing), whose help begins with `help`.
   Lines(const std::string &path, const std::string &help);
+  /// Those of a text that was read from there before.
+  struct Text {
+    std::string all;
+  };
+  Lines(const std::string &path, Text text) : path(path), fd(-1), pending(std::move(text.all)), atEnd(true) {}
   ~Lines();
   Lines(const Lines &) = delete;
   /// "FILE" or "standard input".
@@ -20,14 +26,18 @@ public:
   /// for a line of more than 256 MiB.
   std::optional<std::string> next();
 
+  /// All that follows. Throws next()'s errors.
+  std::string rest();
+
 private:
   bool hasLine();
   void readMore();
 
   const std::string path;
   const int fd;
-  std::string pending;  // from the next line on
-  size_t searched = 0;  // its bytes in which there is no line feed
+  std::string pending;  // from `begin` on what is not given yet
+  size_t begin = 0;
+  size_t searched = 0;  // bytes of `pending`; from `begin` up to there is no line feed
   bool atEnd = false;
 };
 

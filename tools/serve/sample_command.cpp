@@ -1,5 +1,6 @@
 #include "tools/serve/sample_command.h"
 
+#include "runtime/collectives/share_text.h"
 #include "runtime/device/executor.h"
 #include "runtime/serve/beam_search.h"
 #include "support/diagnostics.h"
@@ -39,12 +40,16 @@ std::optional<RequestError> problemOfBeams(const CompletionRequest &r, const Sam
   return std::nullopt;
 }
 
+constexpr const char *kPromptsHelp = "--prompts FILE wants a file with a prompt a line";
+
 /// The prompts of a command, one by one.
 class Prompts {
 public:
   Prompts(const SampleCommand &command, const Tokenizer &tokenizer) : command(command), tokenizer(tokenizer) {
-    if (!command.prompts.empty())
-      lines.emplace(command.prompts, "--prompts FILE wants a file with a prompt a line");
+    if (command.content)
+      lines.emplace(command.prompts, Lines::Text{*command.content});
+    else if (!command.prompts.empty())
+      lines.emplace(command.prompts, kPromptsHelp);
   }
   /// Whether next() would not wait for standard input.
   bool ready() { return !lines || lines->ready(); }
@@ -89,7 +94,7 @@ private:
   }
   /// Says once that there are control tokens in a prompt.
   CompletionRequest noted(CompletionRequest r) {
-    if (r.controlTokens && !std::exchange(hasNoted, true))
+    if (r.controlTokens && command.speaks && !std::exchange(hasNoted, true))
       printError("note: {} control token{} in the prompt: {}\n", r.controlTokens, r.controlTokens == 1 ? "" : "s",
                  r.parseSpecial ? "parsed" : "encoded as text (data.parse_special or --parse-special changes it)");
     return r;
@@ -112,10 +117,38 @@ private:
   bool hasNoted = false;
 };
 
-void write(const std::string &text) {
+void write(const SampleCommand &command, const std::string &text) {
+  if (!command.speaks)
+    return;
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }
+
+/// Whether standard output takes no more. Among ranks that is an error, of which the others hear: they would go on.
+bool isClosed(const SampleCommand &command) {
+  if (!std::ferror(stdout))
+    return false;
+  if (command.ranks)
+    throw UserError(ErrorCode::Unwritable, "standard output takes no more samples",
+                    "its reader has gone, or its disk is full");
+  return true;
+}
+
+/// The tokens that were taken, which are the same on all ranks.
+class Taken {
+public:
+  void add(int32_t token) { digest = (digest ^ uint64_t(uint32_t(token))) * 0x100000001b3; }
+  /// Throws UserError(RanksDiffer) unless this rank's are rank 0's.
+  void compare(Communicator *ranks) const {
+    if (ranks && shareText(*ranks, fmt::format("{:016x}", digest)) != fmt::format("{:016x}", digest))
+      throw UserError(ErrorCode::RanksDiffer,
+                      fmt::format("rank {} has taken other tokens than rank 0: the samples are wrong", ranks->rank),
+                      "all machines must have the same weights, and CPUs of one kind");
+  }
+
+private:
+  uint64_t digest = 0xcbf29ce484222325;  // FNV-1a, by tokens
+};
 
 /// A sample as an object. `number` is the prompt's.
 nlohmann::ordered_json objectOf(const CompletionRequest &request, int64_t number, int64_t sample, const Completion &c) {
@@ -133,8 +166,8 @@ nlohmann::ordered_json objectOf(const CompletionRequest &request, int64_t number
   return line;
 }
 
-void writeObject(const nlohmann::ordered_json &object) {
-  write(object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+void writeObject(const SampleCommand &command, const nlohmann::ordered_json &object) {
+  write(command, object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 /// The line before a sample as text; "" if there is only one.
@@ -156,10 +189,11 @@ public:
       generator.step();
       print();
       showProgress(false);
-    } while ((generator.unfinished() || !isDry) && !std::ferror(stdout));
+    } while ((generator.unfinished() || !isDry) && !isClosed(command));
     print();
     showProgress(true);
     report();
+    taken.compare(command.ranks);  // with which rank 0 has printed all
     if (failure)
       std::rethrow_exception(failure);
   }
@@ -220,6 +254,7 @@ private:
       last = Clock::now();
       if (made++ == 0)
         first = last;
+      taken.add(token);
       return sample.token(token, scores);
     };
     g.onEnd = [this, &sample] {
@@ -253,18 +288,18 @@ private:
   bool printObject(const Prompt &prompt, const Completion &sample) {
     if (!sample.ended())
       return false;
-    writeObject(objectOf(prompt.request, prompt.number, prompt.printed, sample));
+    writeObject(command, objectOf(prompt.request, prompt.number, prompt.printed, sample));
     return true;
   }
 
   /// Prints what the sample has more than before. Returns whether that was all of it.
   bool printText(Prompt &prompt, const Completion &sample) {
     if (!std::exchange(prompt.headed, true))
-      write(headingOf(command, prompt.request, prompt.number, prompt.printed));
-    write(sample.text().substr(prompt.said));
+      write(command, headingOf(command, prompt.request, prompt.number, prompt.printed));
+    write(command, sample.text().substr(prompt.said));
     prompt.said = sample.text().size();
     if (sample.ended())
-      write("\n");
+      write(command, "\n");
     return sample.ended();
   }
 
@@ -272,7 +307,7 @@ private:
   void showProgress(bool end) {
     static const bool shows = ::isatty(STDERR_FILENO) && !::isatty(STDOUT_FILENO);
     const Clock::time_point now = Clock::now();
-    if (!shows || (!end && secondsBetween(shown, now) < 0.2))
+    if (!shows || !command.speaks || (!end && secondsBetween(shown, now) < 0.2))
       return;
     shown = now;
     printError("\r{} sample{}, {} tokens, {:.1f} tokens/s{}", ended, ended == 1 ? "" : "s", made,
@@ -280,7 +315,7 @@ private:
   }
 
   void report() const {
-    if (!command.time)
+    if (!command.time || !command.speaks)
       return;
     if (const double seconds = secondsBetween(first, last); ended == 1 && made > 1)
       printError("{} tokens after the first in {:.3f} s: {:.1f} tokens/s; the first after {:.3f} s\n", made - 1,
@@ -298,6 +333,7 @@ private:
   std::list<Prompt> open;     // those not printed yet, in order
   Prompt *current = nullptr;  // the one of `open` of which samples are being added
   int64_t read = 0, ended = 0, made = 0;
+  Taken taken;
   bool isDry = false;
   std::exception_ptr failure;
   const Clock::time_point started = Clock::now();
@@ -308,10 +344,11 @@ void searchPrompts(Executor &executor, const Tokenizer &tokenizer, const SampleC
   CachedModel model(executor);
   Prompts prompts(command, tokenizer);
   std::optional<TokenNames> names;
-  for (int64_t number = 0; !std::ferror(stdout); ++number) {
+  Taken taken;
+  for (int64_t number = 0; !isClosed(command); ++number) {
     const std::optional<CompletionRequest> request = prompts.next();
     if (!request)
-      return;
+      return taken.compare(command.ranks);
     if (request->logProbs && !names)
       names.emplace(tokenizer);
     const std::vector<Hypothesis> found = beamSearch(model, request->prompt,
@@ -324,18 +361,19 @@ void searchPrompts(Executor &executor, const Tokenizer &tokenizer, const SampleC
       const Hypothesis &h = found[size_t(i)];
       Completion sample(*request, tokenizer, names ? &*names : nullptr);
       for (size_t t = 0; t < h.tokens.size(); ++t) {
+        taken.add(h.tokens[t]);
         const TokenScores scores{h.tokens[t], h.logProbabilities[t], {}};
         if (!sample.token(h.tokens[t], &scores))
           break;
       }
       sample.end();
       if (!command.jsonl) {
-        write(headingOf(command, *request, number, i) + sample.text() + "\n");
+        write(command, headingOf(command, *request, number, i) + sample.text() + "\n");
         continue;
       }
       nlohmann::ordered_json object = objectOf(*request, number, i, sample);
       object["score"] = h.score;
-      writeObject(object);
+      writeObject(command, object);
     }
   }
 }
@@ -404,6 +442,8 @@ void addSampleOptions(Command sample, SampleCommand &command) {
       .excludes(beams);
   sample.flag("--time", command.time, "say at the end how many tokens came in a second").excludes(beams);
 }
+
+std::string readPrompts(const SampleCommand &command) { return Lines(command.prompts, kPromptsHelp).rest(); }
 
 void checkCommand(const SampleCommand &command, const Tokenizer &tokenizer) {
   if (command.prompts.empty())

@@ -5,8 +5,12 @@
 #include "tools/commands/command_line.h"
 #include "tools/serve/completion_request.h"
 
+#include <optional>
+#include <string>
+
 namespace gptc {
 
+class Communicator;
 class Executor;
 
 struct SampleCommand {
@@ -21,9 +25,16 @@ struct SampleCommand {
   bool time = false;      // say at the end how many tokens came in a second
   int64_t logProbs = -1;  // of the likeliest tokens; -1: not given
   int64_t slots = 0;      // 0: as many as suit
+  // Among ranks that continue the same texts:
+  Communicator *ranks = nullptr;       // all of them; null: there is only one
+  bool speaks = true;                  // whether this one prints
+  std::optional<std::string> content;  // of `prompts`, which one rank has read for all
 };
 
 void addSampleOptions(Command sample, SampleCommand &command);
+
+/// Reads all of `prompts`. Throws UserErrors FileMissing and TooLarge.
+std::string readPrompts(const SampleCommand &command);
 
 /// Throws what samplePrompts throws for the prompt of the command line, or for options that cannot stand together.
 void checkCommand(const SampleCommand &command, const Tokenizer &tokenizer);
@@ -33,6 +44,10 @@ void checkCommand(const SampleCommand &command, const Tokenizer &tokenizer);
 /// from 0 or its id, the sample's number, text, finish_reason, tokens and, if asked for, logprobs. Throws
 /// UserError(Usage, FileMissing) and, after all samples of earlier prompts, DataInvalid for a prompt that cannot be
 /// continued.
+///
+/// Ranks do all of this together, each with its part of the model. As they read the same prompts and draw the same
+/// numbers, and logits have the same bits on all, they take the same tokens without a word. Throws UserErrors
+/// RanksDiffer if in the end they have not, and Unwritable if standard output takes no more.
 void samplePrompts(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command);
 
 }  // namespace gptc
