@@ -110,8 +110,7 @@ std::unique_ptr<Module> plannedFor(const RankCut &c) {
   return m;
 }
 
-/// Calls work(rank, executor) for all ranks of a planned module concurrently, each on its own thread.
-static void onRanks(const Module &m, const Target &target, llvm::function_ref<void(int, Executor &)> work) {
+void onRanks(const Module &m, const Target &target, llvm::function_ref<void(int, Executor &)> work) {
   const Target host = hostTarget(1);
   const Mesh mesh = Mesh::of(m);
   InProcess together(int(mesh.ranks()), std::chrono::seconds(20));

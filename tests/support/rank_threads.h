@@ -3,6 +3,8 @@
 
 #include "ir/graph.h"
 
+#include "llvm/ADT/STLFunctionalExtras.h"
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,6 +12,12 @@
 #include <vector>
 
 namespace gptc {
+
+class Executor;
+struct Target;
+
+/// Calls work(rank, executor) for all ranks of a planned module concurrently, each on its own thread.
+void onRanks(const Module &m, const Target &target, llvm::function_ref<void(int, Executor &)> work);
 
 /// How a step's sequences and the model are divided among ranks.
 struct RankCut {

@@ -5,6 +5,8 @@
 #include "ir/facts.h"
 #include "ir/opdef.h"
 #include "runtime/checkpoint/gguf_weights.h"
+#include "runtime/checkpoint/state.h"
+#include "runtime/collectives/in_process.h"
 #include "runtime/device/cpu_executor.h"
 #include "support/gguf/gguf_file.h"
 #include "temp_dir.h"
@@ -185,6 +187,79 @@ TEST(QuantizedWeights, BlocksOfAFileAreKeptAsTheyAre) {
   for (int64_t row = 0; row < 4; ++row)
     for (int64_t c = 8; c < 32; ++c)
       EXPECT_EQ(float(m.data<_Float16>(*down.supers)[(4 + row) * 32 + c]), 0) << row << " " << c;
+}
+
+/// The same on each of two ranks: columns of c_attn in groups, and rows of c_proj.
+const char *kPart = R"(module {mesh_tensor=2} {
+  state @wte.weight : f32[37->40,256] {kind="param"}
+  state @h.0.attn.c_attn.weight : f32[256,12] {kind="param", memory="files", cut_tensor=[1, 24, 24, 12, 6, 6]}
+  state @h.0.mlp.c_proj.weight : f32[256,40] {kind="param", memory="files", cut_tensor=[0, 512, 512, 512], init="normal", std=0.02, stream=3}
+)";
+const std::string kPartOfFour = std::string(kPart) + R"(
+  state @numbers.a : u32[1,32,32] {kind="quantized", of="h.0.attn.c_attn.weight"}
+  state @scales.a : u32[1,4,32] {kind="quantized", of="h.0.attn.c_attn.weight"}
+  state @supers.a : f16[1,2,32] {kind="quantized", of="h.0.attn.c_attn.weight"}
+  state @numbers.p : u32[2,32,32] {kind="quantized", of="h.0.mlp.c_proj.weight"}
+  state @scales.p : u32[2,4,32] {kind="quantized", of="h.0.mlp.c_proj.weight"}
+  state @supers.p : f16[2,2,32] {kind="quantized", of="h.0.mlp.c_proj.weight"}
+})";
+const std::string kPartOfEight = std::string(kPart) + R"(
+  state @numbers.a : u32[1,64,32] {kind="quantized", of="h.0.attn.c_attn.weight"}
+  state @scales.a : f16[1,8,32] {kind="quantized", of="h.0.attn.c_attn.weight"}
+  state @numbers.p : u32[2,64,32] {kind="quantized", of="h.0.mlp.c_proj.weight"}
+  state @scales.p : f16[2,8,32] {kind="quantized", of="h.0.mlp.c_proj.weight"}
+})";
+
+/// Compares what each rank has of both weights with what one rank has of the whole ones.
+void expectParts(const std::string &whole, const std::string &part, const std::function<void(Executor &)> &load,
+                 const char *what) {
+  const std::string down = "h.0.mlp.c_proj.weight", attention = "h.0.attn.c_attn.weight";
+  Model all(whole);
+  load(*all.executor);
+  const QuantizedWeights allFew(*all.module);
+  InProcess ranks(2, std::chrono::seconds(20));
+  for (int64_t r = 0; r < 2; ++r) {
+    const std::unique_ptr<Communicator> rank = ranks.join(int(r));
+    Model own(part);
+    own.executor->ranks = rank.get();
+    load(*own.executor);
+    const QuantizedWeights few(*own.module);
+    ASSERT_EQ(few.byName().at(down).format, allFew.byName().at(down).format);
+    for (int64_t j = 0; j < 40; ++j)
+      for (int64_t i = 0; i < 256; ++i)
+        ASSERT_EQ(own.value(few.byName().at(down), i, j), all.value(allFew.byName().at(down), 256 * r + i, j))
+            << what << ": rank " << r << ", " << i << " " << j;
+    for (int64_t j = 0; j < 12; ++j) {
+      const int64_t place = j < 6 ? 6 * r + j : j < 9 ? 12 + 3 * r + j - 6 : 18 + 3 * r + j - 9;
+      for (int64_t i = 0; i < 256; ++i)
+        ASSERT_EQ(own.value(few.byName().at(attention), i, j), all.value(allFew.byName().at(attention), i, place))
+            << what << ": rank " << r << ", " << i << " " << j;
+    }
+  }
+}
+
+TEST(QuantizedWeights, RanksHaveTheBlocksOfTheirParts) {
+  using G = GgmlType;
+  TempDir dir;
+  const std::string path = dir / "x.gguf";
+  auto load = [&](Executor &executor) { loadGguf(executor, path); };
+  writeModel(path, {});
+  expectParts(kFour, kPartOfFour, load, "as they are");
+  writeModel(path, {G::q8_0, G::q8_0, G::q6_k, G::f32, G::q4_k});
+  expectParts(kEight, kPartOfEight, load, "rounded");
+  writeModel(path, {G::q8_0, G::q8_0, G::q8_0, G::q8_0, G::q8_0});
+  expectParts(kEight, kPartOfEight, load, "as they are, in 8 bits");
+}
+
+// Initial values depend on the place in the whole.
+TEST(QuantizedWeights, RanksBeginWithTheirParts) {
+  std::string whole = kEight;
+  const std::string plain = "f32[512,40] {kind=\"param\", memory=\"files\"}";
+  const size_t at = whole.find(plain);
+  ASSERT_NE(at, std::string::npos);
+  whole.replace(at, plain.size(),
+                "f32[512,40] {kind=\"param\", memory=\"files\", init=\"normal\", std=0.02, stream=3}");
+  expectParts(whole, kPartOfEight, [](Executor &executor) { initializeStates(executor, 5); }, "random");
 }
 
 // Q8_0 as it is; wider and narrower formats within half a step.
