@@ -134,8 +134,8 @@ private:
     throw UserError(ErrorCode::ShapeMismatch,
                     fmt::format("{} inputs of {} on {} ranks are {} on each, which are no whole blocks of {} ({})",
                                 inputs, p.name, inputs / own, own, elementsOf(format), nameOf(format)),
-                    "fewer ranks work, or weights as they are computed with: --weights compute, or for a plan "
-                    "precision.weights = \"compute\"");
+                    "fewer ranks work (--tensor), or weights as they are computed with: --weights compute, or for a "
+                    "plan precision.weights = \"compute\"");
   }
 
   /// Whether only the length of its rows keeps a parameter from q4_k.

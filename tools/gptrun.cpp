@@ -270,6 +270,7 @@ int run(int argc, char **argv) {
   addCacheOption(serve, o.as);
   weights(serve);
   addServeOptions(serve, o.serve);
+  serve.option("--tensor", o.tensor, "").within(1, 1 << 10).hidden();  // runServe says what works
   Command embed = app.command("embed", "vectors of texts, by an encoder or a decoder");
   common(embed, true);
   addRunAsOptions(embed, o.as);

@@ -237,8 +237,10 @@ static Config configOfSettings(const std::vector<std::string> &settings) {
   try {
     return readConfig("", settings);
   } catch (UserError &e) {
-    for (Diagnostic &d : e.diagnostics)
+    for (Diagnostic &d : e.diagnostics) {
       d.where = {};
+      d.label.clear();
+    }
     throw UserError(e.diagnostics);
   }
 }

@@ -113,7 +113,7 @@ void requireShared(const Plan &plan, int64_t tensor) {
     notYet("GPUs that share a model to continue texts are not built yet", "--tensor 1 continues them on one GPU");
   if (!std::has_single_bit(uint64_t(tensor)))
     notYet(fmt::format("{} ranks that share a model to continue texts are not built yet", tensor),
-           "2, 4, 8 and so on work, or --tensor 1: the plan of a run on more continues texts on one");
+           "2, 4, 8 and so on work; --tensor 1 continues them on one, whatever the plan was made for");
   PlanForRanks(plan, 1).requireShared(tensor);
 }
 

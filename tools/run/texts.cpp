@@ -331,6 +331,10 @@ int runSample(RunOptions o) {
 
 void runServe(RunOptions o) {
   ServeCommand &command = o.serve;
+  if (o.tensor > 1)
+    throw UserError(
+        ErrorCode::NotBuiltYet, fmt::format("gptrun serve on {} ranks is not built yet", o.tensor),
+        "it runs on one; `gptrun sample --tensor N --prompts FILE --jsonl` continues many texts on several");
   if (command.modelName.empty())
     command.modelName = nameOfModel(o.plan);
   if (command.embeddings) {
