@@ -1,0 +1,278 @@
+// `gptrun sample` on ranks that share the model: what they say is what one rank says.
+#include "tests/support/harness.h"
+#include "tests/support/port.h"
+
+#include "ir/facts.h"
+#include "runtime/plan/plan.h"
+#include "support/json.h"
+#include "tools/compiler/inference.h"
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <sstream>
+#include <thread>
+
+using namespace e2e;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::vector<std::string> gpt2 = {"model.ffn_dim=128"};
+const std::vector<std::string> llama = {"model.preset=llama", "model.n_kv_head=4", "model.ffn_dim=96"};
+
+struct SharedSampleTest : ::testing::Test {
+  SharedSampleTest() {
+    std::string text;
+    for (int i = 0; i < 300; ++i)
+      text += "the cat sat on the mats.\nit was a fat cat number " + std::to_string(i) + ". ";
+    writeFile(w.path("text.txt"), text);
+    const Result r = w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "bpe:290", "--out", w.path("data")});
+    EXPECT_EQ(r.code, 0) << r.output;
+  }
+  std::string compile(const std::string &name, const std::vector<std::string> &form,
+                      const std::vector<std::string> &more = {}) {
+    std::vector<std::string> settings = {"data.train=" + w.path("data/train.bin"),
+                                         "data.val=" + w.path("data/val.bin"),
+                                         "data.tokenizer=" + w.path("data/tokenizer.json"),
+                                         "model.vocab_size=300",
+                                         "model.n_head=4",
+                                         "model.n_embd=64",
+                                         "model.block_size=32",
+                                         "model.dropout=0",
+                                         "train.global_batch_tokens=128",
+                                         "train.micro_batch=4",
+                                         "train.steps=80",
+                                         "precision.compute=fp32"};
+    settings.insert(settings.end(), form.begin(), form.end());
+    settings.insert(settings.end(), more.begin(), more.end());
+    return w.compile(name, settings);
+  }
+  /// A trained plan, with its run in its out_dir.
+  std::string trained(const std::vector<std::string> &form, const std::vector<std::string> &more = {}) {
+    const std::string plan = compile("plan", form, more);
+    const Result r = w.gptrun({plan, "--resume", "never"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return plan;
+  }
+  /// What `gptrun sample WORDS` prints, standard error apart.
+  std::string sample(const std::string &words, const std::map<std::string, std::string> &env = {}) {
+    std::map<std::string, std::string> all = env;
+    all.try_emplace("GPTC_CACHE", cacheDir());
+    const Result r = Process({"/bin/sh", "-c", GPTC_BIN_DIR "/gptrun sample " + words + " 2> " + w.path("err")}, all,
+                             w.path("samples"))
+                         .wait();
+    said = readFile(w.path("err"));
+    EXPECT_EQ(r.code, 0) << words << "\n" << said << r.output;
+    return r.output;
+  }
+  static std::vector<json> objectsOf(const std::string &lines) {
+    std::vector<json> all;
+    std::istringstream in(lines);
+    for (std::string line; std::getline(in, line);)
+      all.push_back(gptc::parseJson(line));
+    return all;
+  }
+  /// The file of prompts that ask for all kinds of things.
+  std::string prompts(const std::string &stop = " on") {
+    std::string longest = "the cat sat on the mats. ";
+    for (int i = 0; i < 5; ++i)
+      longest += longest.substr(0, 25);
+    writeFile(w.path("prompts.jsonl"),
+              R"({"prompt":"the cat","temperature":0,"max_tokens":20,"logprobs":2}
+{"prompt":"it was a fat","temperature":1,"seed":9,"max_tokens":15,"n":3,"logprobs":0}
+{"prompt":"the cat","temperature":0,"max_tokens":20,"logprobs":1,"echo":true,"id":"stopped","stop":)" +
+                  json(stop).dump() + R"(}
+{"prompt":)" + json(longest).dump() +
+                  R"(,"temperature":0,"max_tokens":40}
+{"prompt":"cat","temperature":0.8,"seed":3,"top_k":5,"top_p":0.9,"min_p":0.01,"repetition_penalty":1.3,"max_tokens":15}
+{"prompt":"the cat sat on the","temperature":0.5,"seed":4,"max_tokens":1}
+)");
+    return w.path("prompts.jsonl");
+  }
+  Workplace w;
+  std::string said;  // on standard error
+};
+
+/// The same texts; log-probabilities as near as float32 sums in another order are: through two layers and the
+/// classifier, sums of at most 128 terms below 2^4, each within an ulp of 2^-20 of what it would be.
+void expectAlike(const std::vector<json> &got, const std::vector<json> &want, const std::string &what,
+                 double bound = 5 * 128 * 0x1p-20) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  for (size_t i = 0; i < got.size(); ++i) {
+    for (const char *key : {"prompt", "id", "sample", "text", "tokens", "finish_reason"})
+      EXPECT_EQ(got[i].value(key, json()), want[i].value(key, json())) << what << " " << i << " " << key;
+    ASSERT_EQ(got[i].contains("logprobs"), want[i].contains("logprobs")) << what;
+    if (!want[i].contains("logprobs"))
+      continue;
+    const json &a = got[i]["logprobs"]["token_logprobs"], &b = want[i]["logprobs"]["token_logprobs"];
+    ASSERT_EQ(a.size(), b.size()) << what;
+    for (size_t j = 0; j < a.size(); ++j) {
+      ASSERT_EQ(a[j].is_null(), b[j].is_null()) << what;
+      if (!b[j].is_null()) {
+        EXPECT_NEAR(a[j].get<double>(), b[j].get<double>(), bound) << what << " " << i << " " << j;
+      }
+    }
+  }
+}
+
+TEST_F(SharedSampleTest, RanksSayWhatOneSays) {
+  for (const std::vector<std::string> &form : {gpt2, llama}) {
+    const std::string plan = trained(form), words = plan + " --jsonl --prompts " + prompts();
+    const std::string likeliest = objectsOf(sample(words))[0]["text"];
+    prompts(likeliest.substr(likeliest.size() / 2, 3));
+    const std::vector<json> one = objectsOf(sample(words + " --slots 1"));
+    ASSERT_EQ(one.size(), 8u);
+    EXPECT_EQ(one[4]["id"], "stopped");
+    EXPECT_EQ(one[4]["finish_reason"], "stop") << one[4];
+    for (const char *tensor : {"2", "4"})
+      for (const char *slots : {"1", "3"}) {
+        const std::string what = std::string(tensor) + " ranks, " + slots + " slots";
+        const std::string lines = sample(words + " --tensor " + tensor + " --slots " + slots);
+        expectAlike(objectsOf(lines), one, what);
+        EXPECT_NE(said.find(std::string("note: ") + tensor + " ranks on this machine\n"), std::string::npos) << said;
+        EXPECT_NE(said.find(std::string(", on each of ") + tensor + " ranks\n"), std::string::npos) << said;
+        EXPECT_EQ(said.find("of cache", said.find("of cache") + 1), std::string::npos) << "one voice: " << said;
+      }
+    // What is guessed and what is shared by slots changes nothing; as text, and by beams.
+    expectAlike(objectsOf(sample(words + " --tensor 2 --slots 4 --lookup 3 --threads 1")), one, "guesses");
+    const std::string text = plan + " --prompt 'the cat' --temperature 0 --max-tokens 12 --n 2";
+    EXPECT_EQ(sample(text + " --tensor 2"), sample(text));
+    const std::string beams = plan + " --prompt 'the cat' --beams 3 --n 2 --max-tokens 8";
+    EXPECT_EQ(sample(beams + " --ranks-per-node 2"), sample(beams));
+  }
+  EXPECT_FALSE(fs::exists(w.path("out/ranks"))) << "samples leave no logs";
+}
+
+// Over TCP, with ranks of another launcher, and with prompts that come on standard input.
+TEST_F(SharedSampleTest, HoweverRanksAndPromptsCome) {
+  const std::string plan = trained(llama), file = prompts(), words = plan + " --jsonl --prompts ";
+  const std::vector<json> one = objectsOf(sample(words + file));
+  expectAlike(objectsOf(sample(words + file + " --tensor 2", {{"GPTC_INTERFACE", "lo"}})), one, "TCP");
+  expectAlike(objectsOf(sample(words + file + " --nodes 2")), one, "nodes");
+  expectAlike(objectsOf(sample(words + "- --tensor 2 < " + file)), one, "standard input");
+  expectAlike(objectsOf(sample(words + "- --tensor 2 < /dev/null")), {}, "nothing");
+
+  const gptc::test::Port port;
+  auto env = [&](const char *rank) {
+    return std::map<std::string, std::string>{{"RANK", rank},
+                                              {"WORLD_SIZE", "2"},
+                                              {"LOCAL_RANK", rank},
+                                              {"LOCAL_WORLD_SIZE", "2"},
+                                              {"MASTER_ADDR", "127.0.0.1"},
+                                              {"MASTER_PORT", std::to_string(port.number())}};
+  };
+  Process other = w.start("gptrun", {"sample", plan, "--jsonl", "--prompts", w.path("not-here")}, env("1"));
+  expectAlike(objectsOf(sample(words + file, env("0"))), one, "torchrun");
+  const Result rest = other.wait();
+  EXPECT_EQ(rest.code, 0) << rest.output;
+  EXPECT_EQ(rest.output, "") << "rank 0 reads and prints for all";
+}
+
+// A plan says how many ranks share it; so do its caches, to the byte.
+TEST_F(SharedSampleTest, APlanForRanksThatShareLayersIsSampledOnAsMany) {
+  const std::string plan = compile("plan", gpt2, {"parallel.tensor=2", "train.steps=10"});
+  ASSERT_EQ(w.gptrun({plan}).code, 0);
+  const std::string words = plan + " --prompt 'the cat' --temperature 0 --max-tokens 10";
+  const std::string two = sample(words);
+  EXPECT_NE(said.find("note: 2 ranks on this machine\n"), std::string::npos) << said;
+  EXPECT_EQ(sample(words + " --tensor 1"), two);
+  EXPECT_EQ(said.find("ranks"), std::string::npos) << said;
+  EXPECT_EQ(sample(words + " --ranks-per-node 4"), two);
+
+  const gptc::Plan loaded = gptc::loadPlan(plan);
+  const auto one = gptc::servingModule(loaded, 3, cacheDir()), half = gptc::servingModule(loaded, 3, cacheDir(), 2);
+  EXPECT_EQ(gptc::bytesOfCaches(*half) * 2, gptc::bytesOfCaches(*one));
+  EXPECT_LT(gptc::fact<&gptc::MemoryFacts::arenaBytes>(*half), gptc::fact<&gptc::MemoryFacts::arenaBytes>(*one));
+}
+
+// Folders and files of other programs, with weights in 8 bits as they lie in the file or rounded.
+TEST_F(SharedSampleTest, ModelsOfOtherProgramsAreSharedToo) {
+  const std::string plan = trained(llama, {"model.ffn_dim=128"}), dir = w.path("hf"), gguf = w.path("x.gguf");
+  ASSERT_EQ(w.gptc({"export", plan, "-o", dir}).code, 0);
+  ASSERT_EQ(w.gptc({"export", plan, "-o", gguf, "--format", "gguf", "--dtype", "q8_0"}).code, 0);
+  const std::string asked = " --jsonl --prompts " + prompts();
+  const std::string wide = dir + " --precision fp32 --cache auto" + asked;
+  expectAlike(objectsOf(sample(wide + " --tensor 4")), objectsOf(sample(wide)), "folder");
+  // In bf16 and in 8 bits a value that rounds to the next one moves others by a step.
+  writeFile(w.path("one.jsonl"), R"({"prompt":"the cat","temperature":0,"max_tokens":6,"logprobs":0}
+)");
+  for (const std::string &model :
+       {dir + " --precision bf16", dir + " --precision fp32 --weights q8_0", gguf + " --precision fp32"}) {
+    const std::string words = model + " --jsonl --prompts " + w.path("one.jsonl");
+    expectAlike(objectsOf(sample(words + " --tensor 2")), objectsOf(sample(words)), model, 0.05);
+  }
+  // Blocks of 32 inputs, and 16 on each rank.
+  const Result r = w.gptrun({"sample", gguf, "--prompt", "the cat", "--tensor", "4"});
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_NE(r.output.find("error[GPTC0206]: 64 inputs of h.0.attn.c_proj.weight on 4 ranks are 16 on each"),
+            std::string::npos)
+      << r.output;
+}
+
+/// The processes that gptrun `launcher` has started, by rank.
+std::map<int, int> ranksOf(int launcher) {
+  std::map<int, int> found;
+  for (const auto &entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos)
+      continue;
+    const std::string stat = readFile(entry.path() / "stat"), environ = readFile(entry.path() / "environ");
+    const size_t end = stat.rfind(") ");
+    if (end == std::string::npos || std::atoi(stat.c_str() + end + 4) != launcher)
+      continue;
+    if (const size_t at = environ.find("GPTC_RANK="); at != std::string::npos)
+      found[std::atoi(environ.c_str() + at + 10)] = std::stoi(name);
+  }
+  return found;
+}
+
+TEST_F(SharedSampleTest, ARankThatDiesEndsAll) {
+  const std::string plan = trained(gpt2);
+  const std::vector<std::string> endless = {"sample",       plan,       "--prompt", "the cat",     "--max-tokens",
+                                            "100000000000", "--tensor", "2",        "--ignore-eos"};
+  for (const bool killed : {true, false}) {
+    std::vector<std::string> args = endless;
+    args.insert(args.begin(), GPTC_BIN_DIR "/gptrun");
+    const std::string file = w.path(killed ? "killed" : "stopped");
+    Process p(args, {{"GPTC_CACHE", cacheDir()}}, file);
+    for (int i = 0; i < 3000 && readFile(file).size() < 1000; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const std::map<int, int> ranks = ranksOf(p.pid());
+    ASSERT_EQ(ranks.size(), 2u) << readFile(file);
+    ::kill(killed ? ranks.at(1) : p.pid(), killed ? SIGKILL : SIGTERM);
+    const Result r = p.wait();
+    const std::string tail = r.output.substr(r.output.size() - std::min<size_t>(r.output.size(), 2000));
+    EXPECT_EQ(r.code, killed ? 6 : 130) << tail;
+    EXPECT_EQ(tail.find("error[GPTC0601]: rank 1 on ") != std::string::npos, killed) << tail;
+    EXPECT_EQ(tail.find(" was killed by SIGKILL") != std::string::npos, killed) << tail;
+    for (const auto &[rank, pid] : ranks)
+      EXPECT_NE(::kill(pid, 0), 0) << "rank " << rank << " is left";
+  }
+  // Nobody reads on: rank 0 tells the others.
+  const Result r = Process({"/bin/sh", "-c",
+                            "(" GPTC_BIN_DIR "/gptrun sample " + plan +
+                                " --prompt 'the cat' --max-tokens 100000000000 --ignore-eos --tensor 2 2> " +
+                                w.path("err") + "; echo $? > " + w.path("code") + ") | head -c 200 > /dev/null"},
+                           {{"GPTC_CACHE", cacheDir()}}, w.path("head"))
+                       .wait();
+  EXPECT_EQ(r.code, 0);
+  EXPECT_EQ(readFile(w.path("code")), "4\n") << readFile(w.path("err"));
+  EXPECT_NE(readFile(w.path("err")).find("error[GPTC0401]: standard output takes no more samples"), std::string::npos);
+}
+
+// A prompt that cannot be continued ends the reading, after all samples before it.
+TEST_F(SharedSampleTest, AnErrorOfAPromptComesOnce) {
+  const std::string plan = trained(gpt2, {"train.steps=3"});
+  writeFile(w.path("prompts.jsonl"),
+            "{\"prompt\":\"the cat\",\"max_tokens\":9}\n{\"prompt\":\"\"}\n{\"prompt\":\"it\"}\n");
+  const Result r = w.gptrun({"sample", plan, "--tensor", "2", "--jsonl", "--prompts", w.path("prompts.jsonl")});
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_NE(r.output.find("{\"prompt\":0,\"sample\":0,"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("error[GPTC0302]: " + w.path("prompts.jsonl") + ", line 2: "), std::string::npos) << r.output;
+  EXPECT_EQ(r.output.find("error[", r.output.find("error[") + 1), std::string::npos) << r.output;
+}
+
+}  // namespace
