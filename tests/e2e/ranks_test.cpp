@@ -136,7 +136,7 @@ TEST_F(RanksTest, APlanMadeAnewIsKept) {
   EXPECT_EQ(said("10"), made) << "damaged";
 }
 
-// Who samples or evaluates has one rank, whatever the plan was made for.
+// Who evaluates has one rank, whatever the plan was made for, and who samples has one if no ranks share layers.
 TEST_F(RanksTest, APlanForSeveralIsEvaluatedAndSampledOnOne) {
   std::string text;
   for (int i = 0; i < 400; ++i)
