@@ -251,6 +251,13 @@ int run(int argc, char **argv) {
         .type("STEP|best|DIR");
   };
   addTrainingOptions(app, o);
+  auto addSharing = [&](Command a) {
+    a.option("--tensor", o.tensor,
+             "ranks that share heads, their cache, and hidden features, each with its part; CPUs only; default: those "
+             "of --nodes, --hosts and --ranks-per-node, else of the plan's parallel.tensor")
+        .within(1, 1 << 10);
+    addRankOptions(a, o, "--tensor's, in equal parts");
+  };
 
   Command sample = app.command("sample", "continue a prompt");
   common(sample, true);
@@ -258,19 +265,14 @@ int run(int argc, char **argv) {
   addCacheOption(sample, o.as);
   weights(sample);
   addSampleOptions(sample, o.sample);
-  sample
-      .option("--tensor", o.tensor,
-              "ranks that share heads, their cache, and hidden features, each with its part; CPUs only; default: those "
-              "of --nodes, --hosts and --ranks-per-node, else of the plan's parallel.tensor")
-      .within(1, 1 << 10);
-  addRankOptions(sample, o, "--tensor's, in equal parts");
+  addSharing(sample);
   Command serve = app.command("serve", "answer over HTTP, by the interface of OpenAI: /v1/completions, /v1/models");
   common(serve, true);
   addRunAsOptions(serve, o.as);
   addCacheOption(serve, o.as);
   weights(serve);
   addServeOptions(serve, o.serve);
-  serve.option("--tensor", o.tensor, "").within(1, 1 << 10).hidden();  // runServe says what works
+  addSharing(serve);
   Command embed = app.command("embed", "vectors of texts, by an encoder or a decoder");
   common(embed, true);
   addRunAsOptions(embed, o.as);
@@ -309,8 +311,8 @@ int run(int argc, char **argv) {
   if (sample.given())
     return runSample(std::move(o));
   if (serve.given())
-    runServe(std::move(o));
-  else if (embed.given())
+    return runServe(std::move(o));
+  if (embed.given())
     runEmbed(std::move(o));
   else if (classify.given())
     runClassify(std::move(o));

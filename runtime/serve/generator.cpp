@@ -246,6 +246,7 @@ bool Generator::deliver(Slot &slot, int64_t result) {
   if (g.scores)
     scores = scoresOf(cached.logits(result), token, *g.scores);
   ++slot.made;
+  digest.add(token);
   const bool goesOn = g.onToken(token, scores ? &*scores : nullptr);
   // The token itself needs no place: only what follows it would.
   const bool isFull = !g.slides && int64_t(slot.tokens.size()) >= cached.context();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/serve/cached_model.h"
+#include "runtime/serve/token_digest.h"
 #include "runtime/serve/token_scores.h"
 
 #include <deque>
@@ -54,6 +55,8 @@ public:
   /// Generations that have not ended.
   int64_t unfinished() const;
   const CachedModel &model() const { return cached; }
+  /// The digest of all tokens that were handed out.
+  uint64_t taken() const { return digest.value(); }
 
 private:
   enum class Phase {
@@ -96,6 +99,7 @@ private:
   std::vector<Slot> slots;
   std::deque<Generation> waiting;
   int64_t admissions = 0;
+  TokenDigest digest;
 };
 
 }  // namespace gptc

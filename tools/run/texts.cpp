@@ -20,6 +20,7 @@
 #include "tools/planner/cache_dir.h"
 #include "tools/run/plans.h"
 #include "tools/run/ranks.h"
+#include "tools/serve/followers.h"
 
 #include <algorithm>
 #include <array>
@@ -261,27 +262,55 @@ void requireSameKernels(Communicator &ranks, const Session &session) {
         "take machines of one kind, and the same records (`gptc cache export`, `import`)");
 }
 
-/// Continues the texts of the command, alone or as one of the ranks that share the model.
-void continueTexts(RunOptions &o, Continuing c, Communicator *ranks) {
-  SampleCommand &command = o.sample;
-  const int64_t slots = slotsOfSample(o, c.plan);
-  if (ranks) {
-    command.ranks = ranks;
-    if (!command.prompts.empty())
-      command.content = shareText(*ranks, command.speaks ? readPrompts(command) : "");
+/// A model that continues texts in so many slots, alone or as one of the ranks that share it, with its weights.
+class SharedModel {
+public:
+  SharedModel(const RunOptions &o, Continuing &c, int64_t slots, Communicator *ranks, CompletionRequest &defaults)
+      : session(planned(o, c, slots, ranks), defaultCacheDir(), o.threads, ranks) {
+    if (ranks) {
+      requireSameKernels(*ranks, session);
+      session.executor.patience = Together::patience;
+      busy.emplace("continuing texts");
+    }
+    loadForTexts(o, c, session, defaults);
+  }
+  Session session;
+
+private:
+  static Plan planned(const RunOptions &o, Continuing &c, int64_t slots, Communicator *ranks) {
+    if (!ranks)
+      return withSlots(o, std::move(c.plan), slots);
     // Schedules depend on the threads, of which ranks may have different numbers.
     c.plan.target.threads = unsigned(std::stoul(shareText(*ranks, std::to_string(c.plan.target.threads))));
+    return withSlots(o, std::move(c.plan), slots, ranks->world);
   }
-  Session session(withSlots(o, std::move(c.plan), slots, ranks ? ranks->world : 1), defaultCacheDir(), o.threads,
-                  ranks);
-  if (ranks) {
-    requireSameKernels(*ranks, session);
-    session.executor.patience = Together::patience;
+  std::optional<Pulse::Busy> busy;
+};
+
+/// Does `work` with the model that `open` opens: in this process, on ranks that it starts, or as one of such ranks,
+/// which get their communicator. Who starts ranks opens the model only to say what is wrong with it. Returns an exit
+/// code.
+int onRanks(RunOptions &o, const std::function<Continuing()> &open,
+            const std::function<void(Continuing, Communicator *)> &work) {
+  const World world = World::find();
+  if (world.alone()) {
+    Continuing c = open();
+    if (const Ranks ranks = ranksForTexts(o, world, c.plan); ranks.size() > 1)
+      return launchForTexts(o, ranks);
+    work(std::move(c), nullptr);
+    return 0;
   }
-  loadForTexts(o, c, session, command.defaults);
-  const Pulse::Busy busy("continuing texts");
-  samplePrompts(session.executor, c.tokenizer, command);
-  session.executor.leave();
+  ::signal(SIGPIPE, SIG_IGN);  // if nobody reads the samples, rank 0 tells the others
+  Together together(world);
+  return together.run([&] {
+    // Our launcher has said what it knew before it started ranks.
+    o.speaks = world.rank == 0 && world.source != World::Source::launcher;
+    Continuing c = open();
+    ranksForTexts(o, world, c.plan);
+    o.speaks = o.sample.speaks = world.rank == 0;
+    together.join(c.plan);
+    work(std::move(c), together.ranks.get());
+  });
 }
 
 }  // namespace
@@ -304,56 +333,57 @@ int runSample(RunOptions o) {
     defaults.parseSpecial |= c.plan.run.parseSpecial;
     command.limits = c.limits;
     command.generator.copiesPrefixes = !c.plan.target.isCuda();
+    if (o.speaks)
+      checkCommand(command, c.tokenizer);
+    slotsOfSample(o, c.plan);
     return c;
   };
-  const World world = World::find();
-  if (world.alone()) {
-    Continuing c = open();
-    checkCommand(command, c.tokenizer);
-    slotsOfSample(o, c.plan);
-    if (const Ranks ranks = ranksForTexts(o, world, c.plan); ranks.size() > 1)
-      return launchForTexts(o, ranks);
-    continueTexts(o, std::move(c), nullptr);
-    return 0;
-  }
-  ::signal(SIGPIPE, SIG_IGN);  // if nobody reads the samples, rank 0 tells the others
-  Together together(world);
-  return together.run([&] {
-    // Our launcher has said what it knew before it started ranks.
-    o.speaks = world.rank == 0 && world.source != World::Source::launcher;
-    Continuing c = open();
-    ranksForTexts(o, world, c.plan);
-    o.speaks = command.speaks = world.rank == 0;
-    together.join(c.plan);
-    continueTexts(o, std::move(c), together.ranks.get());
+  return onRanks(o, open, [&](Continuing c, Communicator *ranks) {
+    command.ranks = ranks;
+    if (ranks && !command.prompts.empty())
+      command.content = shareText(*ranks, command.speaks ? readPrompts(command) : "");
+    const int64_t slots = slotsOfSample(o, c.plan);
+    SharedModel model(o, c, slots, ranks, defaults);
+    samplePrompts(model.session.executor, c.tokenizer, command);
+    model.session.executor.leave();
   });
 }
 
-void runServe(RunOptions o) {
+int runServe(RunOptions o) {
   ServeCommand &command = o.serve;
-  if (o.tensor > 1)
-    throw UserError(
-        ErrorCode::NotBuiltYet, fmt::format("gptrun serve on {} ranks is not built yet", o.tensor),
-        "it runs on one; `gptrun sample --tensor N --prompts FILE --jsonl` continues many texts on several");
   if (command.modelName.empty())
     command.modelName = nameOfModel(o.plan);
   if (command.embeddings) {
+    if (o.tensor > 1 || o.nodes > 1 || o.ranksPerNode > 1 || o.hosts)
+      throw UserError(ErrorCode::NotBuiltYet, "ranks that share a model to make vectors of texts are not built yet",
+                      "leave out --tensor, --nodes, --hosts and --ranks-per-node: --embeddings runs on one rank");
     command.vectors.settle(isImportable(o.plan) ? o.plan : "");
     const Vectors v(o, command.vectors);
-    return serveEmbeddings(v.session->executor, v.tokenizer, command);
+    serveEmbeddings(v.session->executor, v.tokenizer, command);
+    return 0;
   }
-  Continuing c = openForTexts(o);
-  if (c.plan.model.empty())
-    throw UserError(ErrorCode::NotBuiltYet, "the plan was compiled from a module, which has no slots for many clients",
-                    "compile a model.toml");
-  command.limits = c.limits;
-  command.generator.copiesPrefixes = !c.plan.target.isCuda();
-  CompletionRequest defaults;
-  defaults.options.maxTokens = 16;  // as OpenAI's; so is the temperature
-  defaults.options.temperature = 1;
-  Session session(withSlots(o, std::move(c.plan), command.slots), defaultCacheDir(), o.threads);
-  loadForTexts(o, c, session, defaults);
-  serve(session.executor, c.tokenizer, c.tokens, command, defaults);
+  auto open = [&] {
+    Continuing c = openForTexts(o);
+    if (c.plan.model.empty())
+      throw UserError(ErrorCode::NotBuiltYet,
+                      "the plan was compiled from a module, which has no slots for many clients",
+                      "compile a model.toml");
+    command.limits = c.limits;
+    command.generator.copiesPrefixes = !c.plan.target.isCuda();
+    return c;
+  };
+  return onRanks(o, open, [&](Continuing c, Communicator *ranks) {
+    command.ranks = ranks;
+    CompletionRequest defaults;
+    defaults.options.maxTokens = 16;  // as OpenAI's; so is the temperature
+    defaults.options.temperature = 1;
+    SharedModel model(o, c, command.slots, ranks, defaults);
+    if (!ranks || ranks->rank == 0)
+      serve(model.session.executor, c.tokenizer, c.tokens, command, defaults);
+    else
+      followEngine(model.session.executor, c.tokenizer, command.generator, *ranks);
+    model.session.executor.leave();
+  });
 }
 
 void runEmbed(RunOptions o) {

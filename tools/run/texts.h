@@ -5,13 +5,13 @@
 
 namespace gptc {
 
-/// `gptrun sample`, on one rank or on several that share the model: with a launcher's variables, this process is one of
-/// them. Returns an exit code. Throws the UserErrors of planOf, importedModel, loadWeights, chooseRanks, requireShared
-/// and launch(), and those of the command (tools/serve).
+/// `gptrun sample` and `serve`, on one rank or on several that share the model: with a launcher's variables, this
+/// process is one of them. Return an exit code. Throw the UserErrors of planOf, importedModel, loadWeights,
+/// chooseRanks, requireShared and launch(), and those of the commands (tools/serve).
 int runSample(RunOptions o);
-/// `gptrun serve`, `embed` and `classify`, in one process on one device. Throw the UserErrors of planOf, importedModel
-/// and loadWeights, and those of the commands (tools/serve).
-void runServe(RunOptions o);
+int runServe(RunOptions o);
+/// `gptrun embed` and `classify`, in one process on one device. Throw the UserErrors of planOf, importedModel and
+/// loadWeights, and those of the commands (tools/serve).
 void runEmbed(RunOptions o);
 void runClassify(RunOptions o);
 /// `gptrun eval`.

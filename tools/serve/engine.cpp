@@ -1,11 +1,15 @@
 #include "tools/serve/engine.h"
 
+#include "runtime/collectives/share_text.h"
 #include "support/diagnostics.h"
 
 #include <numeric>
 #include <utility>
 
 namespace gptc {
+
+/// So often others hear from an idle rank 0, whose silence would be a failure.
+constexpr std::chrono::seconds kBetweenSigns{5};
 
 Job::Job(std::vector<CompletionRequest> all, const Tokenizer &tokenizer, const TokenNames *names, Pieces form)
     : requests(std::move(all)), tokenizer(tokenizer), form(form) {
@@ -31,22 +35,28 @@ bool Job::wait(std::chrono::milliseconds time, std::vector<Piece> &taken) {
   return hasFailed || ended == choices();
 }
 
-Generation Job::generation(const std::shared_ptr<Job> &self, int64_t choice) {
+Generation Job::generation(const std::shared_ptr<Job> &self, int64_t choice, int64_t number) {
   Sample &sample = samples[size_t(choice)];
+  sample.number = number;
   const CompletionRequest &r = *sample.request;
-  Generation g{.prompt = r.prompt,
-               .options = r.options,
-               .sample = uint64_t(choice % r.n),
-               .slides = false,
-               .scores = r.logProbs};
+  Generation g = generationOf(r, uint64_t(choice % r.n));
   if (r.echo && r.logProbs)
     g.onPrompt = [&sample](const std::vector<TokenScores> &scores) { sample.completion->prompt(scores); };
   g.onToken = [self, &sample, choice](int32_t token, const TokenScores *scores) {
     return self->add(sample, choice, token, scores);
   };
   g.onEnd = [self, &sample, choice] { self->end(sample, choice); };
-  g.isWanted = [self] { return !self->cancelled; };
+  g.isWanted = [self, &sample] { return !sample.dropped; };
   return g;
+}
+
+/// If the client has gone, drops the samples that have begun, and adds their numbers.
+void Job::drop(std::vector<int64_t> &numbers) {
+  if (!cancelled)
+    return;
+  for (Sample &s : samples)
+    if (s.number >= 0 && !std::exchange(s.dropped, true))
+      numbers.push_back(s.number);
 }
 
 bool Job::add(Sample &sample, int64_t choice, int32_t token, const TokenScores *scores) {
@@ -89,8 +99,8 @@ void Job::fail() {
 }
 
 Engine::Engine(Executor &executor, const GeneratorOptions &options, int64_t mostWaiting,
-               std::function<void()> onFailure)
-    : generator(executor, options), limit(mostWaiting), slotCount(generator.model().slots()),
+               std::function<void()> onFailure, Communicator *ranks)
+    : generator(executor, options), ranks(ranks), limit(mostWaiting), slotCount(generator.model().slots()),
       onFailure(std::move(onFailure)), thread([this] { run(); }) {}
 
 void Engine::end() {
@@ -127,13 +137,19 @@ void Engine::rethrow() const {
 void Engine::run() {
   try {
     for (;;) {
+      Orders orders;
       {
         std::unique_lock lock(mutex);
-        changed.wait(lock, [&] { return isEnding || !queue.empty() || generator.unfinished() > 0; });
-        if (isEnding)
-          break;
-        fill();
+        changed.wait_for(lock, kBetweenSigns, [&] { return isEnding || !queue.empty() || generator.unfinished() > 0; });
+        orders.ends = isEnding;
+        orders.taken = generator.taken();
+        if (!orders.ends)
+          fill(orders);
       }
+      if (ranks)
+        shareText(*ranks, orders.bytes());
+      if (orders.ends)
+        break;
       generator.step();
       runningChoices = generator.unfinished();
     }
@@ -146,16 +162,25 @@ void Engine::run() {
     onFailure();
 }
 
-/// Gives the generator as many choices as it has slots, and as many again to choose from; `mutex` is held.
-void Engine::fill() {
+/// Gives the generator as many choices as it has slots, and as many again to choose from, and drops those that nobody
+/// wants; `mutex` is held.
+void Engine::fill(Orders &orders) {
   while (!queue.empty() && generator.unfinished() < 2 * slotCount) {
     const std::shared_ptr<Job> job = queue.front();
     const int64_t choice = job->started++;
     --waitingChoices;
     if (job->started == job->choices())
       queue.pop_front();
-    generator.add(job->generation(job, choice));
+    generator.add(job->generation(job, choice, begun));
+    if (ranks) {
+      const CompletionRequest &r = *job->samples[size_t(choice)].request;
+      orders.begun.push_back({begun, uint64_t(choice % r.n), r});
+    }
+    ++begun;
   }
+  for (const std::weak_ptr<Job> &weak : unfinished)
+    if (const std::shared_ptr<Job> job = weak.lock())
+      job->drop(orders.dropped);
 }
 
 void Engine::failAll() {

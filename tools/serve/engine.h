@@ -3,6 +3,7 @@
 
 #include "runtime/serve/generator.h"
 #include "tools/serve/completion.h"
+#include "tools/serve/followers.h"
 
 #include <atomic>
 #include <chrono>
@@ -57,9 +58,12 @@ private:
   struct Sample {
     const CompletionRequest *request = nullptr;
     std::unique_ptr<Completion> completion;
+    int64_t number = -1;          // of all samples of the engine; -1: it has not begun
+    bool dropped = false;         // since before a step; the engine's thread alone knows it
     size_t said = 0, listed = 0;  // of its text and tokens, what pieces have
   };
-  Generation generation(const std::shared_ptr<Job> &self, int64_t choice);
+  Generation generation(const std::shared_ptr<Job> &self, int64_t choice, int64_t number);
+  void drop(std::vector<int64_t> &numbers);
   bool add(Sample &sample, int64_t choice, int32_t token, const TokenScores *scores);
   void end(Sample &sample, int64_t choice);
   void push(Sample &sample, int64_t choice);
@@ -85,8 +89,9 @@ private:
 class Engine {
 public:
   /// `mostWaiting`: choices that may wait for a slot. `onFailure` is called from the engine's thread when it cannot go
-  /// on.
-  Engine(Executor &executor, const GeneratorOptions &options, int64_t mostWaiting, std::function<void()> onFailure);
+  /// on. `ranks`: if this is rank 0 of several that share the model; the others call followEngine.
+  Engine(Executor &executor, const GeneratorOptions &options, int64_t mostWaiting, std::function<void()> onFailure,
+         Communicator *ranks = nullptr);
   ~Engine() { end(); }
   Engine(const Engine &) = delete;
 
@@ -107,10 +112,11 @@ public:
 
 private:
   void run();
-  void fill();
+  void fill(Orders &orders);
   void failAll();
 
   Generator generator;
+  Communicator *const ranks;
   const int64_t limit, slotCount;
   const std::function<void()> onFailure;
   std::atomic<int64_t> waitingChoices = 0, runningChoices = 0, tokensMade = 0;
@@ -118,7 +124,8 @@ private:
   mutable std::mutex mutex;  // of what follows
   std::condition_variable changed;
   std::deque<std::shared_ptr<Job>> queue;    // those with choices to start
-  std::list<std::weak_ptr<Job>> unfinished;  // all others
+  std::list<std::weak_ptr<Job>> unfinished;  // all that have not ended
+  int64_t begun = 0;                         // samples
   bool isEnding = false;
   std::exception_ptr failure;
 

@@ -134,21 +134,14 @@ bool isClosed(const SampleCommand &command) {
   return true;
 }
 
-/// The tokens that were taken, which are the same on all ranks.
-class Taken {
-public:
-  void add(int32_t token) { digest = (digest ^ uint64_t(uint32_t(token))) * 0x100000001b3; }
-  /// Throws UserError(RanksDiffer) unless this rank's are rank 0's.
-  void compare(Communicator *ranks) const {
-    if (ranks && shareText(*ranks, fmt::format("{:016x}", digest)) != fmt::format("{:016x}", digest))
-      throw UserError(ErrorCode::RanksDiffer,
-                      fmt::format("rank {} has taken other tokens than rank 0: the samples are wrong", ranks->rank),
-                      "all machines must have the same weights, and CPUs of one kind");
-  }
-
-private:
-  uint64_t digest = 0xcbf29ce484222325;  // FNV-1a, by tokens
-};
+/// Throws UserError(RanksDiffer) unless this rank has taken the tokens that rank 0 has.
+void requireSameTokens(Communicator *ranks, uint64_t digest) {
+  const std::string mine = fmt::format("{:016x}", digest);
+  if (ranks && shareText(*ranks, mine) != mine)
+    throw UserError(ErrorCode::RanksDiffer,
+                    fmt::format("rank {} has taken other tokens than rank 0: the samples are wrong", ranks->rank),
+                    "all machines must have the same weights, and CPUs of one kind");
+}
 
 /// A sample as an object. `number` is the prompt's.
 nlohmann::ordered_json objectOf(const CompletionRequest &request, int64_t number, int64_t sample, const Completion &c) {
@@ -193,7 +186,7 @@ public:
     print();
     showProgress(true);
     report();
-    taken.compare(command.ranks);  // with which rank 0 has printed all
+    requireSameTokens(command.ranks, generator.taken());  // rank 0, which prints, comes to it last
     if (failure)
       std::rethrow_exception(failure);
   }
@@ -254,7 +247,6 @@ private:
       last = Clock::now();
       if (made++ == 0)
         first = last;
-      taken.add(token);
       return sample.token(token, scores);
     };
     g.onEnd = [this, &sample] {
@@ -333,7 +325,6 @@ private:
   std::list<Prompt> open;     // those not printed yet, in order
   Prompt *current = nullptr;  // the one of `open` of which samples are being added
   int64_t read = 0, ended = 0, made = 0;
-  Taken taken;
   bool isDry = false;
   std::exception_ptr failure;
   const Clock::time_point started = Clock::now();
@@ -344,11 +335,11 @@ void searchPrompts(Executor &executor, const Tokenizer &tokenizer, const SampleC
   CachedModel model(executor);
   Prompts prompts(command, tokenizer);
   std::optional<TokenNames> names;
-  Taken taken;
+  TokenDigest taken;
   for (int64_t number = 0; !isClosed(command); ++number) {
     const std::optional<CompletionRequest> request = prompts.next();
     if (!request)
-      return taken.compare(command.ranks);
+      return requireSameTokens(command.ranks, taken.value());
     if (request->logProbs && !names)
       names.emplace(tokenizer);
     const std::vector<Hypothesis> found = beamSearch(model, request->prompt,

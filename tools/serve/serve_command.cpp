@@ -167,7 +167,7 @@ void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &to
   raiseDescriptorLimit();
   Ending ending;
   ApiOptions options = optionsOf(command);
-  Engine engine(executor, command.generator, command.mostWaiting, Ending::request);
+  Engine engine(executor, command.generator, command.mostWaiting, Ending::request, command.ranks);
   const Conversations conversations(tokens);
   if (!conversations.problem().empty() && !tokens.chatTemplate.empty())
     printError("warning: {}\n", conversations.problem());

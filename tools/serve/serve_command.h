@@ -12,6 +12,8 @@
 
 namespace gptc {
 
+class Communicator;
+
 struct ServeCommand {
   std::string host = "127.0.0.1";
   int port = 8080;        // 0: one that is free
@@ -23,7 +25,8 @@ struct ServeCommand {
   double drainSeconds = 30;
   GeneratorOptions generator;
   PromptLimits limits;
-  bool embeddings = false;  // vectors of texts in place of what follows them
+  Communicator *ranks = nullptr;  // that share the model, this being rank 0; null: there is only one
+  bool embeddings = false;        // vectors of texts in place of what follows them
   VectorChoice vectors;
 };
 
@@ -31,7 +34,7 @@ void addServeOptions(Command command, ServeCommand &out);
 
 /// Says where it serves, on standard output, and answers until SIGTERM or SIGINT: then it takes no more requests, and
 /// ends with the last answer, after drainSeconds, or at another signal. Throws UserError(Usage, FileMissing,
-/// TargetUnavailable), and what ends the generator.
+/// TargetUnavailable), and what ends the generator. Of several ranks the others call followEngine.
 void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &tokens, const ServeCommand &command,
            const CompletionRequest &defaults);
 /// The same for vectors of texts; command.vectors are settled.
