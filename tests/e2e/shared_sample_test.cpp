@@ -1,11 +1,14 @@
-// `gptrun sample` on ranks that share the model: what they say is what one rank says.
+// `gptrun sample` and `serve` on ranks that share the model: what they say is what one rank says.
 #include "tests/support/harness.h"
+#include "tests/support/http_client.h"
 #include "tests/support/port.h"
+#include "tests/support/served.h"
 
 #include "ir/facts.h"
 #include "runtime/plan/plan.h"
 #include "support/json.h"
 #include "tools/compiler/inference.h"
+#include "tools/serve/followers.h"
 
 #include <chrono>
 #include <cmath>
@@ -13,6 +16,7 @@
 #include <filesystem>
 #include <sstream>
 #include <thread>
+#include <tuple>
 
 using namespace e2e;
 using nlohmann::json;
@@ -261,6 +265,104 @@ TEST_F(SharedSampleTest, ARankThatDiesEndsAll) {
   EXPECT_EQ(r.code, 0);
   EXPECT_EQ(readFile(w.path("code")), "4\n") << readFile(w.path("err"));
   EXPECT_NE(readFile(w.path("err")).find("error[GPTC0401]: standard output takes no more samples"), std::string::npos);
+}
+
+TEST_F(SharedSampleTest, AServerOnRanksAnswersAsOneDoes) {
+  if (!Served::isBuilt())
+    GTEST_SKIP() << "gptrun serve needs cpp-httplib";
+  const std::string plan = trained(gpt2);
+  const std::vector<json> asked = {
+      {{"prompt", "the cat"}, {"temperature", 0}, {"max_tokens", 12}, {"logprobs", 1}},
+      {{"prompt", {"it was", "a fat cat"}}, {"temperature", 1}, {"seed", 7}, {"n", 2}, {"max_tokens", 9}},
+      {{"prompt", "the cat sat"},
+       {"temperature", 0},
+       {"max_tokens", 20},
+       {"stop", "a"},
+       {"echo", true},
+       {"logprobs", 0}},
+      {{"prompt", "the cat sat on the mats"}, {"temperature", 0.7}, {"seed", 3}, {"min_p", 0.02}, {"max_tokens", 30}},
+      {{"prompt", "cat"}, {"seed", 5}, {"repetition_penalty", 1.2}, {"top_k", 9}, {"top_p", 0.9}, {"max_tokens", 7}}};
+  // All at once: slots are shared, prompts are read beside new tokens, some wait.
+  auto answersOf = [&](int port) {
+    std::vector<std::vector<std::string>> answers(asked.size());
+    std::vector<std::thread> clients;
+    for (size_t i = 0; i < asked.size(); ++i)
+      clients.emplace_back([&, i] {
+        const gptc::test::HttpReply r = gptc::test::ask(port, "/v1/completions", asked[i].dump());
+        EXPECT_EQ(r.status, 200) << r.body;
+        if (r.status == 200)
+          for (const json &choice : r.json()["choices"])
+            answers[i].push_back(choice["text"].get<std::string>() + "|" + choice["finish_reason"].get<std::string>());
+      });
+    for (std::thread &t : clients)
+      t.join();
+    return answers;
+  };
+  Served one({plan, "--slots", "3"}, w.path("one.log"));
+  ASSERT_NE(one.port(), 0);
+  const auto want = answersOf(one.port());
+  EXPECT_EQ(one.stop().code, 0);
+  ASSERT_EQ(want[1].size(), 4u);
+
+  for (const bool killed : {false, true}) {
+    Served two({plan, "--slots", "3", "--tensor", "2"}, w.path(killed ? "killed.log" : "two.log"));
+    ASSERT_NE(two.port(), 0);
+    for (int round = 0; round < 3; ++round) {
+      EXPECT_EQ(answersOf(two.port()), want) << round;
+      for (int client = 0; client < 3; ++client) {  // they leave before their answer
+        gptc::test::HttpConnection c(two.port());
+        c.send(gptc::test::httpText("/v1/completions", asked[3].dump()));
+      }
+    }
+    const std::map<int, int> ranks = ranksOf(two.process().pid());
+    ASSERT_EQ(ranks.size(), 2u);
+    if (killed)
+      ::kill(ranks.at(1), SIGKILL);
+    const Result r = killed ? two.process().wait() : two.stop();
+    EXPECT_EQ(r.code, killed ? 6 : 0) << r.output;
+    EXPECT_EQ(r.output.find("error[GPTC0601]: rank 1 on ") != std::string::npos, killed) << r.output;
+    for (const auto &[rank, pid] : ranks)
+      EXPECT_NE(::kill(pid, 0), 0) << "rank " << rank << " is left";
+  }
+}
+
+TEST(SharedServing, OrdersHaveAllThatTokensDependOn) {
+  gptc::Orders orders;
+  orders.taken = ~uint64_t(0);
+  orders.dropped = {3, 1};
+  gptc::CompletionRequest r;
+  r.prompt = {5, 0, 2147483647};
+  r.options = {.maxTokens = int64_t(1) << 40,
+               .temperature = 0.1,
+               .topK = 7,
+               .topP = 1.0 / 3,
+               .seed = ~uint64_t(0) - 1,
+               .tokens = 290,
+               .minP = 5e-324,
+               .repetitionPenalty = 1.1};
+  r.stops = {"", "\xff\n", "on"};
+  r.logProbs = 0;
+  r.echo = r.ignoreEnd = true;
+  r.ends = {2, 4};
+  orders.begun = {{8, 2, r}, {9, 0, {}}};
+  const gptc::Orders got = gptc::Orders::parse(orders.bytes());
+  EXPECT_FALSE(got.ends);
+  EXPECT_EQ(got.taken, orders.taken);
+  EXPECT_EQ(got.dropped, orders.dropped);
+  ASSERT_EQ(got.begun.size(), 2u);
+  EXPECT_EQ(got.begun[0].number, 8);
+  EXPECT_EQ(got.begun[0].sample, 2u);
+  const gptc::CompletionRequest &g = got.begun[0].request;
+  EXPECT_EQ(g.prompt, r.prompt);
+  EXPECT_EQ(std::tie(g.options.maxTokens, g.options.temperature, g.options.topK, g.options.topP, g.options.seed),
+            std::tie(r.options.maxTokens, r.options.temperature, r.options.topK, r.options.topP, r.options.seed));
+  EXPECT_EQ(std::tie(g.options.tokens, g.options.minP, g.options.repetitionPenalty),
+            std::tie(r.options.tokens, r.options.minP, r.options.repetitionPenalty));
+  EXPECT_EQ(std::tie(g.stops, g.logProbs, g.echo, g.ends, g.ignoreEnd),
+            std::tie(r.stops, r.logProbs, r.echo, r.ends, r.ignoreEnd));
+  EXPECT_FALSE(got.begun[1].request.logProbs) << "none is not zero";
+  orders.ends = true;
+  EXPECT_TRUE(gptc::Orders::parse(orders.bytes()).ends);
 }
 
 // A prompt that cannot be continued ends the reading, after all samples before it.
