@@ -131,15 +131,13 @@ TEST_F(SharedSampleTest, RanksSayWhatOneSays) {
     ASSERT_EQ(one.size(), 8u);
     EXPECT_EQ(one[4]["id"], "stopped");
     EXPECT_EQ(one[4]["finish_reason"], "stop") << one[4];
-    for (const char *tensor : {"2", "4"})
-      for (const char *slots : {"1", "3"}) {
-        const std::string what = std::string(tensor) + " ranks, " + slots + " slots";
-        const std::string lines = sample(words + " --tensor " + tensor + " --slots " + slots);
-        expectAlike(objectsOf(lines), one, what);
-        EXPECT_NE(said.find(std::string("note: ") + tensor + " ranks on this machine\n"), std::string::npos) << said;
-        EXPECT_NE(said.find(std::string(", on each of ") + tensor + " ranks\n"), std::string::npos) << said;
-        EXPECT_EQ(said.find("of cache", said.find("of cache") + 1), std::string::npos) << "one voice: " << said;
-      }
+    for (const auto &[tensor, slots] : {std::pair<std::string, std::string>{"2", "1"}, {"2", "3"}, {"4", "3"}}) {
+      const std::string lines = sample(words + " --tensor " + tensor + " --slots " + slots);
+      expectAlike(objectsOf(lines), one, tensor + " ranks, " + slots + " slots");
+      EXPECT_NE(said.find("note: " + tensor + " ranks on this machine\n"), std::string::npos) << said;
+      EXPECT_NE(said.find(", on each of " + tensor + " ranks\n"), std::string::npos) << said;
+      EXPECT_EQ(said.find("of cache", said.find("of cache") + 1), std::string::npos) << "one voice: " << said;
+    }
     // What is guessed and what is shared by slots changes nothing; as text, and by beams.
     expectAlike(objectsOf(sample(words + " --tensor 2 --slots 4 --lookup 3 --threads 1")), one, "guesses");
     const std::string text = plan + " --prompt 'the cat' --temperature 0 --max-tokens 12 --n 2";
