@@ -277,11 +277,6 @@ void checkFp8(Reading &in) {
                {"write compute = \"bf16\", or leave it out"});
 }
 
-void checkWeights(Reading &in) {
-  if (in.s.precision.weights != Weights::compute && wantsCuda(in.r))
-    in.r.notBuilt("precision.weights", fmt::format("\"{}\" on GPUs", nameOf(in.s.precision.weights)), {"\"compute\""});
-}
-
 void checkCache(Reading &in) {
   if (in.s.precision.cache != CacheFormat::asComputed && wantsCuda(in.r))
     in.r.notBuilt("precision.cache", fmt::format("\"{}\" on GPUs", nameOf(in.s.precision.cache)), {"\"auto\""});
@@ -487,7 +482,6 @@ const std::map<std::string_view, Rule> rules = {
     {"precision.params", {.read = readParams}},
     {"precision.optimizer_state", {.after = checkOptimizerState}},
     {"precision.fp8", {.after = checkFp8}},
-    {"precision.weights", {.after = checkWeights}},
     {"precision.eight_bits", {.after = checkEightBits}},
     {"precision.cache", {.after = checkCache}},
     {"parallel.data", {.before = openParallel}},

@@ -6,6 +6,7 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace gptc {
 
@@ -56,6 +57,7 @@ std::optional<LogicalParts> LogicalParts::of(const Module &m, const State &s) {
 }
 
 Value *sumInTree(Builder &b, std::vector<Value *> terms) {
+  GPTC_CHECK(std::has_single_bit(terms.size()), "{} terms", terms.size());
   for (; terms.size() > 1; terms.resize(terms.size() / 2))
     for (size_t i = 0; 2 * i < terms.size(); ++i)
       terms[i] = b.value(OpKind::add, {terms[2 * i], terms[2 * i + 1]});

@@ -22,11 +22,11 @@
 //   3. An activation gets a low copy, by one cast after the op that computes it,
 //        - if it has a low use,
 //        - if it has an `other` use and no `fixed` or `stream` use: the copy then replaces it in memory,
-//        - if two or more groups have `other` uses, or one that computes the logits: the copy adds 2 bytes of stores
-//        per
-//          element and saves 2 bytes of loads in each group. These groups are norms of the residual stream (the
+//        - if two or more groups have `other` uses, or one on the way to the logits: the copy adds 2 bytes of stores
+//          per element and saves 2 bytes of loads in each group. These groups are norms of the residual stream (the
 //          low-precision norms). Their input is rounded, their statistics are not. One reader suffices in the forward
 //          part so that evaluation and sampling, where no backward part reads too, round what training rounds.
+//        - if it has an `other` use and a norm `inside` reads it rounded: so does the norm's gradient.
 //      Low uses read the copy. Other uses read a cast of it back to f32, which `fuse` copies into the reading kernel.
 //   4. Operands of class `low` that are no activations are parameters. Each gets one cast per function. A cast of a
 //      parameter's content is replaced by a state of kind "low", the copy of the parameter. The op that updates the
@@ -260,7 +260,8 @@ private:
         v->def && !endsInStream(*v->def) && (wideInMemory && !forwardReads ? readers.size() >= 2 : !readers.empty());
     for (const Use &u : norms)
       u.user->setOperand(u.operand, widened(narrowed(u.alias)));
-    if (!storedLow && lowUses.empty() && !pays)
+    const bool copied = !lowUses.empty() || pays || (!norms.empty() && !others.empty());
+    if (!storedLow && !copied)
       return;
     for (const Use &u : lowUses)
       u.user->setOperand(u.operand, storedLow ? u.alias : narrowed(u.alias));

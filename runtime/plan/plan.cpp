@@ -401,7 +401,8 @@ std::string resultIdentity(const Plan &plan) {
   const int64_t shards = mesh.data * fact<&ParallelFacts::shards>(m);
   const bool fast = mesh.data > 1 && fact<&ParallelFacts::reduceOrder>(m) == ReduceOrder::fast;
   const int64_t parts = fact<&ParallelFacts::logicalTensor>(m);
-  const std::string tensor = parts > 1 ? fmt::format("{} parts", parts) : fmt::format("{}", mesh.tensor);
+  const std::string tensor =
+      parts > 1 && !plan.target.isCuda() ? fmt::format("{} parts", parts) : fmt::format("{}", mesh.tensor);
   std::string text =
       fmt::format("{} tensor={} shards={} fast={}\n", plan.target.name, tensor, shards, fast ? mesh.data : 0);
   for (const auto &[key, value] : settings)

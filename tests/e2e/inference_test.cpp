@@ -6,6 +6,7 @@
 #include "frontends/toml_config.h"
 #include "ir/plan_check.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/data/data.h"
 #include "runtime/train/session.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/weights.h"

@@ -68,9 +68,9 @@ void accountOfModel(const Config &c, const Plan &plan, const CompileReport &r) {
                              p.data, p.tensor, p.tensor));
   if (const int64_t parts = c.parallel.logicalTensor; parts > 1)
     row("features",
-        fmt::format("{} logical parts, added in the order of a tree: any tensor that divides {} gives the same "
-                    "bits",
-                    parts, parts));
+        fmt::format("{} logical parts, added in the order of a tree{}", parts,
+                    plan.target.isCuda() ? ""
+                                         : fmt::format(": any tensor that divides {} gives the same bits", parts)));
   if (const ParallelConfig &p = c.parallel; p.logicalShards > 1)
     row(p.tensor > 1 ? "batch" : "ranks",
         fmt::format("{} share the batch{}, {} logical shards, reduced in the order of {}", p.data,

@@ -550,7 +550,7 @@ std::vector<Schedule> cudaQuantizedSpace(const Problem &p, const Schedule &base,
 
 LoweredGroup buildCudaQuantized(const Op &fused, const Problem &p, const Schedule &s, DType compute) {
   const int64_t width = widthOf(p), across = s.nc / width;
-  GPTC_CHECK(s.threads > 0 && s.nc > 0 && s.nc % width == 0 &&
+  GPTC_CHECK(p.lda == p.k && s.threads > 0 && s.nc > 0 && s.nc % width == 0 &&
                  (isFew(p) ? s.threads % across == 0 && p.m * s.nc <= s.threads
                            : s.mr == tileRows && s.nr == width && s.mc > 0 && s.mc % tileRows == 0 && s.kc > 0 &&
                                  p.k % s.kc == 0 && s.kc % quantBlock == 0 &&

@@ -108,6 +108,13 @@ TEST(EightBits, MarksMatricesOfLayers) {
   EXPECT_EQ(config({"precision.weights=q4_0", "precision.eight_bits='h.*'"}).precision.eightBits.size(), 1u);
 }
 
+TEST(FewBits, AreForAllTargets) {
+  for (const char *target : {"cpu", "cuda:sm_90a"})
+    for (const char *weights : {"q8_0", "q4_0", "q4_k"})
+      EXPECT_NO_THROW(config({fmt::format("precision.weights={}", weights), fmt::format("compile.target={}", target)}))
+          << target << " " << weights;
+}
+
 TEST(EightBits, AreForWeightsInFour) {
   for (const char *weights : {"compute", "q8_0"})
     try {
