@@ -380,7 +380,12 @@ private:
       Op *op = u->ops[n];
       for (unsigned i = 0; i < op->numResults(); ++i) {
         llvm::SmallVector<Op *, 8> users;
-        llvm::copy_if(op->result(i)->users(), std::back_inserter(users), [&](Op *user) { return unitOfOp(user); });
+        for (Op *user : op->result(i)->users())
+          if (unitOfOp(user))
+            users.push_back(user);
+          else if (copied.contains(user))  // as if its users read the narrow value
+            llvm::copy_if(user->result()->users(), std::back_inserter(users),
+                          [&](Op *other) { return unitOfOp(other); });
         std::stable_sort(users.begin(), users.end(),
                          [&](Op *a, Op *b) { return unitOfOp(a)->position < unitOfOp(b)->position; });
         for (Op *user : users)
@@ -388,7 +393,7 @@ private:
       }
       if (u->kind != RecipeKind::matmul)
         for (Value *v : op->operands())
-          grew |= absorb(u, unitOfValue(v));
+          grew |= absorb(u, unitOfValue(source(v)));
     }
     return grew;
   }
