@@ -42,14 +42,17 @@ public:
   /// False for a tokenizer that tokenizer.json cannot hold.
   bool areJson() const { return tokenizer.is_object(); }
 
-  /// `takesSegments`: the model has the input token_type_ids. Without this key transformers 4 gives it to all.
+  /// `takesSegments`: the model has the input token_type_ids. Without model_input_names transformers 4 gives it to all.
+  /// How texts are cut and typed stays as it was, since a classifier has learned texts in that form.
   void write(int64_t context, bool takesSegments, std::map<std::string, std::string> &files) const {
-    const json inputs =
-        takesSegments ? json{"input_ids", "token_type_ids", "attention_mask"} : json{"input_ids", "attention_mask"};
+    const json inputs = takesSegments && givesTypes ? json{"input_ids", "token_type_ids", "attention_mask"}
+                                                    : json{"input_ids", "attention_mask"};
     json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                    {"model_max_length", context},
                    {"model_input_names", inputs},
                    {"clean_up_tokenization_spaces", false}};
+    if (truncationSide.is_string())
+      config["truncation_side"] = truncationSide;
     config.update(special);
     if (!chatTemplate.is_null())
       config["chat_template"] = chatTemplate;
@@ -78,7 +81,8 @@ private:
   const std::string file;
   std::string text;
   nlohmann::json tokenizer;  // sorted: members of an ordered_json are found one by one
-  json special = json::object(), chatTemplate;
+  json special = json::object(), chatTemplate, truncationSide;
+  bool givesTypes = true;  // so the texts of a pair are told apart
 
   /// Takes what was loaded as a tokenizer.json.
   void convert(const TokenizerFile &loaded, bool addBos, bool addEos) {
@@ -122,6 +126,9 @@ private:
     for (const json &id : more.is_array() ? more : json::array({more}))
       if (id.is_number_unsigned() && !llvm::is_contained(ids.eos, id.get<int64_t>()))
         ids.eos.push_back(id);
+    truncationSide = part(beside, "truncation_side");
+    const json &inputs = part(beside, "model_input_names");
+    givesTypes = !inputs.is_array() || llvm::any_of(inputs, [](const json &name) { return name == "token_type_ids"; });
     chatTemplate = part(beside, "chat_template");
     const fs::path jinja = fs::path(file).replace_filename("chat_template.jinja");
     if (std::error_code e; chatTemplate.is_null() && fs::exists(jinja, e))

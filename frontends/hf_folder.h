@@ -24,8 +24,8 @@ struct HfFolder {
 /// versions of transformers convert a tokenizer.model that lies in a folder, and give other ids without a word. Special
 /// tokens are those that tokenizer_config.json and generation_config.json beside it name, as other programs write them,
 /// or the GGUF file; without these only <|endoftext|>, which begins and ends a text as in GPT-2. Their chat template
-/// goes along. `labels`: as describeForHf takes them. Throws UserError(FileMissing, DataInvalid), and those of
-/// Tokenizer::load for a GGUF file.
+/// goes along, and so does how they have texts cut and typed (frontends/hf_text_form.h). `labels`: as describeForHf
+/// takes them. Throws UserError(FileMissing, DataInvalid), and those of Tokenizer::load for a GGUF file.
 HfFolder describeFolder(const ModelConfig &model, const std::string &tokenizer,
                         const std::vector<std::string> &labels = {});
 

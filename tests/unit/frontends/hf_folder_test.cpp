@@ -1,6 +1,7 @@
 // How models and tokenizers are described to other programs. That transformers takes it is tested in tests/e2e.
 #include "frontends/gguf/vocabulary.h"
 #include "frontends/hf_folder.h"
+#include "frontends/hf_text_form.h"
 #include "frontends/own_config.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "support/files.h"
@@ -169,6 +170,33 @@ TEST_F(HfFolderTest, ThoseOfOtherModelsKeepTheirTokens) {
   EXPECT_EQ(c["chat_template"], "{{ messages }}");
   EXPECT_FALSE(c.contains("auto_map"));
   EXPECT_EQ(json::parse(files.at("config.json"))["eos_token_id"], json::array({4, 5}));
+}
+
+// A classifier reads texts as it has learned them.
+TEST_F(HfFolderTest, TextsAreCutAndTypedAsBefore) {
+  const std::string config = GPTC_SOURCE_DIR "/tests/unit/frontends/hf/bert-5.json";
+  const ModelConfig bert = readHfConfigText(readInput(config, "test"), config);
+  write("tokenizer.json", kTokenizer);
+  for (const bool left : {false, true})
+    for (const bool typed : {false, true}) {
+      json said = {{"model_input_names", {"input_ids", "attention_mask"}}};
+      if (typed)
+        said["model_input_names"].push_back("token_type_ids");
+      if (left)
+        said["truncation_side"] = "left";
+      write("tokenizer_config.json", said.dump());
+      const HfFolder written = describeFolder(bert, (dir / "tokenizer.json").string());
+      write("tokenizer_config.json", written.files.at("tokenizer_config.json"));
+      const TextForm form = readHfTextForm(dir.string());
+      EXPECT_EQ(form.cutsBeginnings, left);
+      EXPECT_EQ(form.hasTypes, typed);
+      EXPECT_EQ(form.most, bert.blockSize);
+    }
+  write("tokenizer_config.json", R"({"model_input_names": ["input_ids", "token_type_ids"]})");
+  const HfFolder other = describeFolder(gpt2(), (dir / "tokenizer.json").string());
+  EXPECT_EQ(json::parse(other.files.at("tokenizer_config.json"))["model_input_names"],
+            json({"input_ids", "attention_mask"}))
+      << "a model without the input";
 }
 
 TEST_F(HfFolderTest, WhatContradictsTheTokenizerIsRefused) {
