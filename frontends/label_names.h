@@ -3,19 +3,21 @@
 #pragma once
 
 #include "support/diagnostics.h"
+#include "support/labelled_file.h"
 
 #include <string>
 #include <vector>
 
 namespace gptc {
 
-constexpr size_t kMostLabels = size_t(1) << 16;
+constexpr size_t kMostLabels = size_t(LabelledHeader::kMostLabels);
 
 /// Why these are no names of labels, "" if they are: 2 to kMostLabels different ones of UTF-8, none of which is empty.
 std::string problemOfLabels(const std::vector<std::string> &names);
 
 /// The names in a labels.json, or those of the classifier in a folder of Hugging Face's (readHfLabels). Throws
-/// UserErrors FileMissing, DataInvalid for a file of anything else, and those of readHfLabels.
+/// UserErrors FileMissing, DataInvalid for a file of anything else, those of readHfLabels, and NotBuiltYet for a folder
+/// whose head has not one right label.
 std::vector<std::string> readLabelNames(const std::string &path);
 /// The text of a labels.json.
 std::string textOfLabels(const std::vector<std::string> &names);

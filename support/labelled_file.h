@@ -22,6 +22,7 @@ struct LabelledHeader {
 
   static constexpr int64_t kBytes = 256, kTypeShift = 24;
   static constexpr int64_t kMostTypes = 1 << (32 - kTypeShift), kMostIds = 1 << kTypeShift;
+  static constexpr int64_t kMostLabels = 1 << 16, kMostNameBytes = int64_t(16) << 20;
   /// More would overflow no sum below.
   static constexpr int64_t kMost = int64_t(1) << 48;
 

@@ -20,6 +20,14 @@ std::string quotedList(const std::vector<std::string> &words, const char *last) 
   return text;
 }
 
+std::string quotedSome(const std::vector<std::string> &words) {
+  constexpr size_t most = 12;
+  if (words.size() <= most)
+    return quotedList(words);
+  const std::vector<std::string> first(words.begin(), words.begin() + most);
+  return fmt::format("\"{}\" and {} more", fmt::join(first, "\", \""), words.size() - most);
+}
+
 std::string nearestWord(const std::string &word, const std::vector<std::string> &known) {
   auto letters = [](std::string w) {
     std::sort(w.begin(), w.end());

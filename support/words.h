@@ -12,6 +12,8 @@ namespace gptc {
 
 /// `"a", "b" and "c"`.
 std::string quotedList(const std::vector<std::string> &words, const char *last = "and");
+/// The same of a dozen words at most: `"a", "b", ... and 7 more`.
+std::string quotedSome(const std::vector<std::string> &words);
 /// The word of `known` nearest to `word`; "" if none is near enough to be a typing error. Allowed edits: none in a word
 /// of 1 or 2 letters; one, or a swap of two letters, in one of 3 to 5; in a longer one 2, or a third of its letters if
 /// more.

@@ -14,8 +14,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "files of texts are little-endian");
 
-constexpr int64_t kPiece = 1 << 20;  // tokens per read when all are read
+constexpr int64_t kPiece = 1 << 20;  // tokens, or ends of texts, per read when all are read
 constexpr const char *kAgain = "make it again with `gptc data prepare --labels`";
+constexpr const char *kSame = "name the labels.json beside the file in data.labels and compile again, or make the file "
+                              "again with `gptc data prepare --labels` and the model's";
 
 [[noreturn]] void invalid(const std::string &path, const std::string &what, const std::string &help = kAgain) {
   throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", path, what), help);
@@ -57,25 +59,45 @@ void LabelledData::open(File &f) const {
   if (!isCount(h.texts, 1) || !isCount(h.tokens, h.texts) || !isCount(h.nameBytes, 1) || size != size_t(h.bytes()))
     invalid(f.path, fmt::format("truncated, or damaged: its header promises {} texts of {} tokens, and it has {} bytes",
                                 h.texts, h.tokens, size));
+  if (h.nameBytes > LabelledHeader::kMostNameBytes || h.labels < 2 || h.labels > LabelledHeader::kMostLabels)
+    invalid(f.path,
+            fmt::format("damaged: its header promises {} labels, with names of {} bytes", h.labels, h.nameBytes));
+  if (h.labels != limits.labels)
+    invalid(f.path, fmt::format("its texts have {} labels, and the model tells {}", h.labels, limits.labels), kSame);
   requireNames(f);
-  f.ends.resize(size_t(h.texts));
-  f.labels.resize(size_t(h.texts));
-  read(f, h.endsAt(), f.ends.data(), f.ends.size() * sizeof(int64_t));
+  readEnds(f);
+  f.labels.resize(f.ends.size());
   read(f, h.labelsAt(), f.labels.data(), f.labels.size() * sizeof(int32_t));
-  for (size_t i = 0; i < f.ends.size(); ++i) {
-    const int64_t length = f.ends[i] - f.beginOf(i);
-    if (f.ends[i] > h.tokens || length < 1)
-      invalid(f.path, fmt::format("damaged: text {} ends at token {} of {}", i, f.ends[i], h.tokens));
-    if (length > limits.blockSize)
-      invalid(f.path,
-              fmt::format("text {} has {} tokens, and the model sees {} (block_size)", i, length, limits.blockSize),
-              fmt::format("make it again with `gptc data prepare --context {}`, or write a larger model.block_size",
-                          limits.blockSize));
+  for (size_t i = 0; i < f.labels.size(); ++i)
     if (f.labels[i] < 0 || f.labels[i] >= limits.labels)
       invalid(f.path, fmt::format("damaged: text {} has the label {} of {}", i, f.labels[i], limits.labels));
+}
+
+void LabelledData::readEnds(File &f) const {
+  const LabelledHeader &h = f.header;
+  int64_t begin = 0, longest = 0;
+  for (int64_t first = 0; first < h.texts; first += kPiece) {
+    const int64_t last = std::min(first + kPiece, h.texts);
+    f.ends.resize(size_t(last));
+    read(f, h.endsAt() + 8 * first, f.ends.data() + first, size_t(last - first) * sizeof(int64_t));
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t end = f.ends[size_t(i)];
+      if (end <= begin || end > h.tokens)
+        invalid(f.path, fmt::format("damaged: text {} ends at token {} of {}", i, end, h.tokens));
+      const int64_t length = end - begin;
+      if (length > limits.blockSize)
+        invalid(f.path,
+                fmt::format("text {} has {} tokens, and the model sees {} (block_size)", i, length, limits.blockSize),
+                fmt::format("make it again with `gptc data prepare --context {}`, or write a larger model.block_size",
+                            limits.blockSize));
+      longest = std::max(longest, length);
+      begin = end;
+    }
   }
-  if (f.ends.back() != h.tokens)
-    invalid(f.path, fmt::format("damaged: its texts have {} tokens of {}", f.ends.back(), h.tokens));
+  if (begin != h.tokens)
+    invalid(f.path, fmt::format("damaged: its texts have {} tokens of {}", begin, h.tokens));
+  if (longest != h.longest)
+    invalid(f.path, fmt::format("damaged: its longest text has {} tokens, by its header {}", longest, h.longest));
 }
 
 void LabelledData::requireNames(const File &f) const {
@@ -88,12 +110,14 @@ void LabelledData::requireNames(const File &f) const {
   if (there.empty() || int64_t(there.size()) != f.header.labels)
     invalid(f.path, "damaged: it does not name its labels");
   const bool differ = !limits.names.empty() && there != limits.names;
-  if (differ || f.header.labels != limits.labels)
-    invalid(f.path,
-            fmt::format("its labels are {}, and the model's {}", quotedList(there),
-                        limits.names.empty() ? fmt::format("{}", limits.labels) : quotedList(limits.names)),
-            "name the labels.json beside the file in data.labels and compile again, or make the file again with "
-            "`gptc data prepare --labels` and the model's");
+  if (!differ)
+    return;
+  const int64_t at =
+      std::mismatch(there.begin(), there.end(), limits.names.begin(), limits.names.end()).first - there.begin();
+  std::string what = fmt::format("its labels are {}, and the model's {}", quotedSome(there), quotedSome(limits.names));
+  if (const size_t i = size_t(at); i < std::min(there.size(), limits.names.size()))
+    what += fmt::format(": label {} is \"{}\", and the model's \"{}\"", i, there[i], limits.names[i]);
+  invalid(f.path, what, kSame);
 }
 
 std::vector<uint32_t> LabelledData::words(const File &f, int64_t begin, int64_t count) const {
@@ -148,6 +172,17 @@ void LabelledData::emptyRow(const SequenceRow &row) const {
 void LabelledData::checkTokens() const {
   for (const File &f : files)
     checkFile(f);
+}
+
+std::string LabelledData::note() const {
+  int64_t longest = 0;
+  for (const File &f : files)
+    longest = std::max<int64_t>(longest, f.header.longest);
+  return 2 * longest > limits.blockSize
+             ? ""
+             : fmt::format(
+                   "the longest text has {} tokens, and each takes model.block_size = {}: a smaller one is faster",
+                   longest, limits.blockSize);
 }
 
 void LabelledData::checkFile(const File &f) const {

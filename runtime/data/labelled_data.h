@@ -34,6 +34,7 @@ public:
   int64_t evalRow(int64_t i, const SequenceRow &row) const override;
   void emptyRow(const SequenceRow &row) const override;
   void checkTokens() const override;
+  std::string note() const override;
 
   size_t fileCount() const override { return files.size(); }
   std::vector<std::string> paths() const override;
@@ -58,6 +59,8 @@ private:
   /// Reads all but the tokens.
   void open(File &f) const;
   void requireNames(const File &f) const;
+  /// Reads where texts end. A header may promise more of them than there is memory for, so bad ones are found first.
+  void readEnds(File &f) const;
   static void read(const File &f, int64_t at, void *to, size_t bytes);
   /// Reads tokens with their types, and checks them.
   std::vector<uint32_t> words(const File &f, int64_t begin, int64_t count) const;

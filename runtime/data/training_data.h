@@ -45,6 +45,8 @@ public:
   virtual void checkTokens() const = 0;
   /// Throws UserError(DataInvalid) if the beginning of a file without header shows tokens of 32 or 64 bits.
   virtual void requireNarrowTokens() const {}
+  /// What may be unintended; "" for nothing.
+  virtual std::string note() const { return ""; }
 
   // For the fingerprint of the set (runtime/data/data_print.h); `i` numbers the files.
   virtual size_t fileCount() const = 0;

@@ -43,6 +43,11 @@ MetricsLog::MetricsLog(const std::string &outDir, int64_t step) : path(outDir + 
   fd = openAppending(path);
 }
 
+bool isRight(const float *logits, int64_t count, int32_t target) {
+  return std::all_of(logits, logits + count, [](float x) { return std::isfinite(x); }) &&
+         std::max_element(logits, logits + count) - logits == target;
+}
+
 std::map<int64_t, LoggedStep> readLoggedSteps(const std::string &outDir) {
   std::map<int64_t, LoggedStep> steps;
   const FileText file = readTextFile(outDir + "/log.jsonl", kLogLimit);

@@ -53,6 +53,10 @@ struct LoggedStep {
 /// The training steps in OUT_DIR/log.jsonl. Lines that are none are ignored.
 std::map<int64_t, LoggedStep> readLoggedSteps(const std::string &outDir);
 
+/// Whether the `count` logits of a text are largest at the target; of equal ones the first counts. False if one of them
+/// is not finite.
+bool isRight(const float *logits, int64_t count, int32_t target);
+
 /// A part of the live line. If not all parts fit, those of the lowest priority are left out.
 struct LineField {
   std::string text;

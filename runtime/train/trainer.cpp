@@ -269,6 +269,8 @@ private:
       if (std::string note = tokensWithoutText(m, options.codec->vocabSize()); !note.empty())
         progress.say("note: " + note);
     }
+    if (const std::string text = data->note(); !text.empty() && step < target)
+      progress.say("note: " + text);
     if (target > run.steps && fact<&OptimizerFacts::schedule>(m) != LrSchedule::constant)
       progress.say(fmt::format("warning: --steps {} goes beyond the {} steps of the plan, where the learning rate's "
                                "schedule ends",
@@ -709,12 +711,6 @@ private:
 int64_t evalBatch(const Module &m) {
   const Function *eval = m.function("eval");
   return eval ? fact<&BatchFacts::accumulate>(m) * eval->body.args[0]->type.dim(0) * Mesh::of(m).data : 1;
-}
-
-/// Whether the logits of a row, of which `count` begin at `logits`, are largest at the target; of equal ones the first
-/// counts.
-static bool isRight(const float *logits, int64_t count, int32_t target) {
-  return std::max_element(logits, logits + count) - logits == target;
 }
 
 std::optional<Evaluation> evaluate(Executor &executor, const TrainingData &data, int64_t batches,

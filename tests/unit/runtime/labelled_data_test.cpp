@@ -2,12 +2,14 @@
 
 #include "runtime/data/data.h"
 #include "runtime/data/data_print.h"
+#include "runtime/train/metrics.h"
 #include "support/diagnostics.h"
 #include "temp_dir.h"
 
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <set>
 
 using namespace gptc;
@@ -27,6 +29,7 @@ std::string fileOf(const std::vector<std::pair<Text, int32_t>> &texts, const std
     tokens.insert(tokens.end(), text.begin(), text.end());
     ends.push_back(int64_t(tokens.size()));
     of.push_back(label);
+    h.longest = std::max(h.longest, int32_t(text.size()));
   }
   h.texts = int64_t(texts.size());
   h.tokens = int64_t(tokens.size());
@@ -147,17 +150,29 @@ TEST(LabelledData, BadFilesAreNamed) {
   expect(changed(size_t(h.endsAt()), int64_t(0)), "damaged: text 0 ends at token 0");
   expect(changed(size_t(h.endsAt()) + 8, int64_t(2)), "damaged: text 1 ends at token 2");
   expect(changed(size_t(h.endsAt()) + 16, int64_t(1000)), "damaged: text 2 ends at token 1000");
+  // The least number overflows no difference.
+  for (const int i : {0, 1, 2})
+    expect(changed(size_t(h.endsAt()) + size_t(8 * i), std::numeric_limits<int64_t>::min()),
+           fmt::format("damaged: text {} ends at token -9223372036854775808 of 8", i));
+  // JSON may end in any blanks.
+  const std::string blanks(size_t(LabelledHeader::kMostNameBytes), ' ');
+  expect(fileOf(three, "[\"a\",\"b\",\"c\"]" + blanks),
+         "damaged: its header promises 3 labels, with names of 16777229 bytes");
+  for (const int32_t labels : {-1, 0, 1, 65537, std::numeric_limits<int32_t>::max()})
+    expect(fileOf(three, "[\"a\",\"b\",\"c\"]", labels),
+           fmt::format("damaged: its header promises {} labels, with names of 13 bytes", labels));
+  expect(changed(36, int32_t(3)), "damaged: its longest text has 4 tokens, by its header 3");
   expect(changed(size_t(h.labelsAt()), int32_t(3)), "damaged: text 0 has the label 3 of 3");
   expect(changed(size_t(h.labelsAt()), int32_t(-1)), "damaged: text 0 has the label -1 of 3");
   expect(fileOf(three, "[\"a\"", 3), "damaged: it does not name its labels");
   expect(fileOf(three, "[\"a\",\"b\"]", 3), "damaged: it does not name its labels");
   expect(fileOf(three, "[\"b\",\"a\",\"c\"]"),
          "its labels are \"b\", \"a\" and \"c\", and the model's \"a\", \"b\" and \"c\"");
-  expect(fileOf(three, "[\"a\",\"b\"]", 2), "its labels are \"a\" and \"b\"");
+  expect(fileOf(three, "[\"a\",\"b\"]", 2), "its texts have 2 labels, and the model tells 3");
   LabelledLimits two = limits();
   two.names = {};
   two.labels = 2;
-  expect(good, "its labels are \"a\", \"b\" and \"c\", and the model's 2", two);
+  expect(good, "its texts have 3 labels, and the model tells 2", two);
   LabelledLimits shorter = limits();
   shorter.blockSize = 3;
   expect(good, "text 1 has 4 tokens, and the model sees 3", shorter);
@@ -178,6 +193,55 @@ TEST(LabelledData, BadFilesAreNamed) {
   EXPECT_EQ(codeThrown([&] { TokenData(dir / "x.bin", "data.train", 10, 2, 3); }, &message),
             int(ErrorCode::DataInvalid));
   EXPECT_NE(message.find("a file of texts with labels"), std::string::npos) << message;
+}
+
+TEST(LabelledData, TheLongestTextIsKnown) {
+  TempDir dir;
+  writeFile(dir / "t1.bin", fileOf({{{1, 2}, 0}, {{3}, 1}}));
+  writeFile(dir / "t2.bin", fileOf(three));
+  LabelledLimits l = limits();
+  for (const auto &[T, note] : {std::pair(4, ""), {7, ""}, {8, "4 tokens, and each takes model.block_size = 8"}}) {
+    l.blockSize = T;
+    const std::string said = LabelledData(dir / "t*.bin", "data.train", l).note();
+    EXPECT_EQ(said.empty(), !*note) << said;
+    EXPECT_NE(said.find(note), std::string::npos) << said;
+  }
+}
+
+TEST(LabelledData, LogitsThatAreNotFiniteAreWrong) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const auto right = [](const std::vector<float> &logits, int32_t target) {
+    return isRight(logits.data(), int64_t(logits.size()), target);
+  };
+  EXPECT_TRUE(right({-1, 2, 0}, 1));
+  EXPECT_FALSE(right({-1, 2, 0}, 0));
+  EXPECT_TRUE(right({2, 2}, 0)) << "of equal ones the first";
+  EXPECT_FALSE(right({2, 2}, 1));
+  EXPECT_FALSE(right({1, 2}, -1)) << "there is no text";
+  EXPECT_FALSE(right({nan, nan}, 0));
+  EXPECT_FALSE(right({nan, 1}, 0));
+  EXPECT_FALSE(right({1, nan}, 0));
+  EXPECT_FALSE(right({inf, 1}, 0));
+  EXPECT_FALSE(right({1, -inf}, 0));
+}
+
+TEST(LabelledData, OfManyNamesADozenIsSaid) {
+  TempDir dir;
+  std::vector<std::string> names;
+  for (int i = 0; i < 40; ++i)
+    names.push_back(fmt::format("n{}", i));
+  LabelledLimits l = limits();
+  l.labels = 40;
+  l.names = names;
+  const std::string file = fileOf(three, fmt::format("[\"{}\"]", fmt::join(names, "\",\"")), 40);
+  writeFile(dir / "x.bin", file);
+  EXPECT_EQ(LabelledData(dir / "x.bin", "data.train", l).evalWindows(), 3);
+  l.names[20] = "other";
+  std::string message;
+  EXPECT_EQ(codeThrown([&] { LabelledData(dir / "x.bin", "data.train", l); }, &message), int(ErrorCode::DataInvalid));
+  EXPECT_NE(message.find("\"n11\" and 28 more"), std::string::npos) << message;
+  EXPECT_EQ(message.find("\"n12\""), std::string::npos) << message;
+  EXPECT_NE(message.find("label 20 is \"n20\", and the model's \"other\""), std::string::npos) << message;
 }
 
 TEST(LabelledData, ThePrintFollowsTokensAndLabels) {
