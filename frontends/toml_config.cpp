@@ -63,6 +63,21 @@ void loadLayers(const std::string &file, Layers &out, std::vector<std::string> &
     out.tables[name] = at;
 }
 
+/// The vocabulary of the weights that a run begins with, as their config.json has it; 0 if none says so. That of an
+/// encoder which learned tokens here has [MASK] behind those of its tokenizer.
+int64_t vocabularyOfWeights(const RunSettings &run) {
+  const std::string path = llvm::StringRef(run.initFrom).split(':').second.str();
+  std::error_code e;
+  const fs::path folder = fs::is_regular_file(path, e) ? fs::path(path).parent_path() : fs::path(path);
+  if (path.empty() || !fs::exists(folder / "config.json", e))
+    return 0;
+  try {
+    return readHfConfig(folder.string()).vocabSize;
+  } catch (const UserError &) {
+    return 0;  // comparing them says what is wrong
+  }
+}
+
 void checkModel(ConfigReader &r, ModelConfig &m, const RunSettings &run,
                 const std::function<int64_t(const std::string &)> &tokenizerVocab) {
   const std::pair<const char *, int64_t> needed[] = {{"model.n_layer", m.nLayer},
@@ -84,7 +99,8 @@ void checkModel(ConfigReader &r, ModelConfig &m, const RunSettings &run,
     try {
       // The [MASK] of an encoder that learns tokens is an additional one.
       const bool masks = !m.causal && !m.labels;
-      const int64_t tokens = tokenizerVocab(run.tokenizer), vocab = tokens + masks;
+      const int64_t tokens = tokenizerVocab(run.tokenizer),
+                    vocab = std::max(tokens + masks, m.labels && !written ? vocabularyOfWeights(run) : 0);
       if (!written)
         m.vocabSize = vocab;
       else if (r.good("model.vocab_size") && vocab > m.vocabSize)
@@ -104,16 +120,19 @@ void checkModel(ConfigReader &r, ModelConfig &m, const RunSettings &run,
   }
 }
 
-/// Reads the names of labels, whose number is the model's.
+/// Reads the names of labels, whose number is the model's. A forecast needs no more than that.
 void readLabels(ConfigReader &r, Config &c, bool forecast) {
   int64_t &count = c.model.labels;
   std::error_code e;
-  if (!c.data.labels.empty() && !(forecast && !fs::exists(c.data.labels, e))) {
+  if (!c.data.labels.empty() && !(forecast && count && !fs::exists(c.data.labels, e))) {
     try {
       c.labels = readLabelNames(c.data.labels);
     } catch (const UserError &error) {
       for (const Diagnostic &d : error.diagnostics)
-        r.complain("data.labels", d.code, d.message, d.label, d.help);
+        r.complain("data.labels", d.code, d.message, d.label,
+                   forecast && d.code == ErrorCode::FileMissing
+                       ? std::vector<std::string>{"write model.labels, their number, for a forecast without the file"}
+                       : d.help);
       return;
     }
     const int64_t named = int64_t(c.labels.size());
@@ -151,6 +170,10 @@ void checkLabels(ConfigReader &r, const Config &c) {
     return r.complain("parallel.tensor", ErrorCode::NotBuiltYet,
                       "training with labels over parallel.tensor is not built yet", "",
                       {"parallel.tensor = 1 works, with more ranks along parallel.data"});
+  if (c.parallel.logicalTensor > 1)
+    return r.complain("parallel.logical_tensor", ErrorCode::NotBuiltYet,
+                      "training with labels in parts of parallel.logical_tensor is not built yet", "",
+                      {"parallel.logical_tensor = 1 works"});
 }
 
 /// Checks that imported weights are those of this model, including what their shapes do not show.

@@ -1,4 +1,5 @@
 // Models that learn labels of texts: their graphs, by the interpreter, and their keys.
+#include "frontends/hf_families.h"
 #include "frontends/label_names.h"
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
@@ -171,14 +172,14 @@ protected:
   }
   void TearDown() override { fs::remove_all(dir); }
   /// A model in BERT's form, whose tokenizer has 31 tokens.
-  static Config load(std::vector<std::string> more) {
+  static Config load(std::vector<std::string> more, ConfigPurpose purpose = ConfigPurpose::run) {
     std::vector<std::string> settings = {
         "model.n_layer=1",           "model.n_head=2",           "model.n_embd=8",
         "model.block_size=4",        "model.causal=false",       "model.activation=gelu",
         "model.embedding_norm=true", "model.norm_position=post", "model.token_types=2",
         "model.head_transform=true", "model.head_bias=true"};
     settings.insert(settings.end(), more.begin(), more.end());
-    return loadConfig("", settings, [](const std::string &) { return 31; });
+    return loadConfig("", settings, [](const std::string &) { return 31; }, purpose);
   }
   /// The messages; "" if nothing is thrown.
   static std::string problem(const std::vector<std::string> &more) {
@@ -209,6 +210,37 @@ TEST_F(LabelKeys, NamesSayHowMany) {
   EXPECT_EQ(same.labels, (std::vector<std::string>{"LABEL_0", "LABEL_1", "LABEL_2"}));
 }
 
+// The weights of an encoder that learned tokens here have a row for [MASK].
+TEST_F(LabelKeys, AnEncoderOfItsOwnIsABeginning) {
+  const std::string names = "data.labels=" + file("labels.json"),
+                    tokenizer = "data.tokenizer=" + file("tokenizer.json"),
+                    from = "model.init_from='ckpt:" + dir.string() + "'";
+  EXPECT_EQ(load({names, tokenizer, from}).model.vocabSize, 31) << "nothing says so";
+  const HfDescription encoder = describeForHf(load({tokenizer}).model, "float32", {});
+  ASSERT_EQ(encoder.family, "bert");
+  std::ofstream(dir / "config.json") << encoder.config;
+  EXPECT_EQ(load({names, tokenizer, from}).model.vocabSize, 32);
+  EXPECT_NE(problem({names, tokenizer, from, "model.vocab_size=31"}).find("vocab_size"), std::string::npos);
+  std::ofstream(dir / "config.json") << "{";
+  EXPECT_NE(problem({names, tokenizer, from}), "") << "what is no description is named, and no fault of ours";
+}
+
+// A forecast needs the number of labels, not their names.
+TEST_F(LabelKeys, AForecastWithoutTheFileSaysWhatItNeeds) {
+  const auto said = [&](std::vector<std::string> more) -> std::string {
+    more.insert(more.end(), {"model.vocab_size=31", "data.labels=" + file("none.json")});
+    try {
+      return std::to_string(load(more, ConfigPurpose::forecast).model.labels);
+    } catch (const UserError &e) {
+      return e.diagnostics[0].message + " | " + e.diagnostics[0].help.at(0);
+    }
+  };
+  EXPECT_EQ(said({"model.labels=5"}), "5");
+  const std::string without = said({});
+  EXPECT_NE(without.find("none.json"), std::string::npos) << without;
+  EXPECT_NE(without.find("write model.labels"), std::string::npos) << without;
+}
+
 TEST_F(LabelKeys, WhatContradictsIsRefused) {
   const std::string vocab = "model.vocab_size=31";
   EXPECT_EQ(problem({vocab, "model.labels=2"}), "");
@@ -226,6 +258,8 @@ TEST_F(LabelKeys, WhatContradictsIsRefused) {
   EXPECT_NE(problem({vocab, "model.labels=2", "parallel.tensor=auto", "parallel.data=2"}).find("parallel.tensor"),
             std::string::npos);
   EXPECT_EQ(problem({vocab, "model.labels=2", "parallel.data=2"}), "");
+  EXPECT_NE(problem({vocab, "model.labels=2", "parallel.logical_tensor=2"}).find("parallel.logical_tensor"),
+            std::string::npos);
 }
 
 }  // namespace
