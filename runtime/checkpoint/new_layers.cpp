@@ -1,10 +1,13 @@
 #include "runtime/checkpoint/new_layers.h"
 
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_files.h"
 #include "runtime/checkpoint/state_tensors.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
 
+#include <filesystem>
 #include <set>
 
 namespace gptc {
@@ -28,6 +31,20 @@ std::vector<const State *> takeNewLayers(const Module &m, const TensorFiles &fil
     llvm::erase_if(missing, [&](const std::string &name) { return names.count(name) != 0; });
   }
   return fresh;
+}
+
+void requireTrainedLayers(const Module &m, const std::string &path) {
+  const auto isOfHead = [](const State *s) { return llvm::StringRef(s->name).starts_with("classifier."); };
+  if (llvm::none_of(savedStates(m, true), isOfHead))
+    return;
+  std::error_code e;
+  const TensorFiles file(std::filesystem::is_directory(path, e) ? weightFiles(path) : std::vector{path});
+  std::vector<std::string> missing;
+  const std::vector<const State *> fresh = takeNewLayers(m, file, missing);
+  if (!fresh.empty())
+    throw UserError(ErrorCode::FileMissing,
+                    fmt::format("the head has not been trained: {} has no {}", path, fresh[0]->name),
+                    "run `gptrun PLAN` first");
 }
 
 }  // namespace gptc

@@ -14,4 +14,8 @@ class TensorFiles;
 /// are removed from `missing`.
 std::vector<const State *> takeNewLayers(const Module &m, const TensorFiles &file, std::vector<std::string> &missing);
 
+/// Throws UserError(FileMissing) if the weights at `path`, a folder or a file of safetensors, lack such a layer of `m`,
+/// which only a run that begins with them makes. Throws what TensorFiles throws.
+void requireTrainedLayers(const Module &m, const std::string &path);
+
 }  // namespace gptc

@@ -1,6 +1,7 @@
 #include "runtime/train/weights.h"
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/new_layers.h"
 #include "runtime/train/session.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
@@ -89,6 +90,7 @@ std::string loadForInference(Session &s, const ModelIdentity &model, const Weigh
     if (const auto info = store.loadNewest(s.executor, model, true, warn))
       return told(*info);
     path = llvm::StringRef(run.initFrom).split(':').second.str();
+    requireTrainedLayers(s.executor.planned(), path);
   }
   loadWeights(s.executor, path, model);
   return path;

@@ -1,5 +1,6 @@
 // Initial values, checkpoints and weights on a module that has states only.
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/new_layers.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/state.h"
 #include "runtime/device/cpu_executor.h"
@@ -520,6 +521,35 @@ TEST_F(CheckpointTest, WeightsWithoutAPlaceAreRefused) {
   write("lm_head.weight", {4, 8}, 2);
   EXPECT_EQ(load(), int(ErrorCode::CheckpointMismatch));
   checkWeights(*g.module, dir / "w.safetensors", "");  // does not read what they hold
+}
+
+TEST_F(CheckpointTest, AHeadThatIsNotTrainedIsNamed) {
+  const auto module = parseModule(R"(module {
+    state @wte.weight : f32[4,8] {kind="param"}
+    state @pooler.dense.weight : f32[2,2] {kind="param"}
+    state @pooler.dense.bias : f32[2] {kind="param"}
+    state @classifier.weight : f32[2,3] {kind="param"}
+    state @classifier.bias : f32[3] {kind="param"} })",
+                                  "test");
+  const auto problem = [&](const Module &m, std::vector<TensorInfo> more) {
+    more.insert(more.begin(), TensorInfo{"wte.weight", DType::f32, {4, 8}});
+    SafetensorsWriter w(dir / "w.safetensors", more, {});
+    for (const TensorInfo &t : more)
+      w.write(std::vector<float>(size_t(t.bytes() / 4), 1).data(), size_t(t.bytes()));
+    w.finish();
+    std::string message;
+    const int code = codeThrown([&] { requireTrainedLayers(m, dir / "w.safetensors"); }, &message);
+    EXPECT_EQ(message.find("the head has not been trained") == std::string::npos, code == 0) << message;
+    return code;
+  };
+  const std::vector<TensorInfo> pooler = {{"pooler.dense.weight", DType::f32, {2, 2}},
+                                          {"pooler.dense.bias", DType::f32, {2}}};
+  std::vector<TensorInfo> whole = pooler;
+  whole.insert(whole.end(), {{"classifier.weight", DType::f32, {2, 3}}, {"classifier.bias", DType::f32, {3}}});
+  EXPECT_EQ(problem(*module, whole), 0);
+  for (const std::vector<TensorInfo> &tensors : {std::vector<TensorInfo>(), pooler})
+    EXPECT_EQ(problem(*module, tensors), int(ErrorCode::FileMissing));
+  EXPECT_EQ(problem(*parseModule(R"(module { state @wte.weight : f32[4,8] {kind="param"} })", "test"), {}), 0);
 }
 
 TEST_F(CheckpointTest, HeadersTellWhatIsMissingOrOfAnotherDtype) {
