@@ -61,18 +61,11 @@ Wanted parseTokenizer(const std::string &text) {
                   "NAME.gguf or NAME.tiktoken:PATTERN");
 }
 
-unsigned cpusOfProcess() {
-  cpu_set_t set;
-  const int n = ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  return unsigned(std::max(1, n));
-}
-
 /// Reads a corpus in blocks, works on several at a time, and hands the results on in order.
 class Passes {
 public:
   Passes(const PrepareOptions &options, int64_t totalBytes)
-      : options(options), threads(options.threads ? unsigned(options.threads) : cpusOfProcess()),
-        totalBytes(totalBytes) {}
+      : options(options), threads(threadsOf(options)), totalBytes(totalBytes) {}
 
   unsigned threadCount() const { return threads; }
 
@@ -383,6 +376,14 @@ private:
 };
 
 }  // namespace
+
+unsigned threadsOf(const PrepareOptions &options) {
+  cpu_set_t set;
+  if (options.threads)
+    return unsigned(options.threads);
+  const int n = ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  return unsigned(std::max(1, n));
+}
 
 PrepareResult prepareData(const PrepareOptions &options) {
   const Wanted wanted = parseTokenizer(options.tokenizer);

@@ -39,6 +39,9 @@ struct PrepareOptions {
   std::function<void(const PrepareProgress &)> progress;  // called now and then, if set
 };
 
+/// The threads that `options` ask for.
+unsigned threadsOf(const PrepareOptions &options);
+
 struct PrepareResult {
   std::string tokenizer;  // as Tokenizer::describe
   int64_t vocab = 0;

@@ -29,6 +29,15 @@ bool describesClassifier(const std::string &folder) {
          llvm::StringRef(names[0].get_ref<const std::string &>()).ends_with("ForSequenceClassification");
 }
 
+/// Of a head with other scores than probabilities of which one is of the right label.
+Diagnostic notOneOf(const std::string &file) {
+  return {ErrorCode::NotBuiltYet,
+          fmt::format("{}: the head there scores each label by itself, and training is of one right label", file),
+          {},
+          "",
+          {"take weights without a classifier, or one of single_label_classification"}};
+}
+
 }  // namespace
 
 std::string problemOfLabels(const std::vector<std::string> &names) {
@@ -48,8 +57,15 @@ std::string problemOfLabels(const std::vector<std::string> &names) {
 }
 
 std::vector<std::string> readLabelNames(const std::string &path) {
-  if (std::error_code e; fs::is_directory(path, e))
-    return readHfLabels(path).names;
+  if (std::error_code e; fs::is_directory(path, e)) {
+    const HfLabels there = readHfLabels(path);
+    const std::string file = (fs::path(path) / "config.json").string();
+    if (there.scores != LabelScores::softmax)
+      throw UserError(notOneOf(file));
+    if (const std::string why = problemOfLabels(there.names); !why.empty())
+      throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", file, why), kForm);
+    return there.names;
+  }
   const json list = parseJsonOrDiscard<json>(readInput(path, "names of labels", kMostBytes));
   std::vector<std::string> names;
   bool areTexts = list.is_array();
@@ -90,18 +106,15 @@ std::vector<Diagnostic> compareLabels(const std::string &weights, const std::vec
     return std::vector<Diagnostic>{{code, std::move(what), {}, "", {std::move(help)}}};
   };
   if (there.scores != LabelScores::softmax)
-    return differ(
-        ErrorCode::NotBuiltYet,
-        fmt::format("{}: the head there scores each label by itself, and training is of one right label", file),
-        "take weights without a classifier, or one of single_label_classification");
+    return {notOneOf(file)};
   if (there.names.size() != names.size())
     return differ(
         ErrorCode::Contradiction,
         fmt::format("{}: the head there tells {} labels, and the model {}", file, there.names.size(), names.size()),
-        fmt::format("name the labels {}, or take weights without a classifier", quotedList(there.names)));
+        fmt::format("name the labels {}, or take weights without a classifier", quotedSome(there.names)));
   if (there.names != names && there.names != numberedLabels(names.size()))
     note = fmt::format("the labels of {} are {}, and are called {} from here on: the numbers stay", file,
-                       quotedList(there.names), quotedList(names));
+                       quotedSome(there.names), quotedSome(names));
   return {};
 }
 

@@ -15,10 +15,15 @@
 #include "llvm/ADT/StringExtras.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
+#include <system_error>
+#include <thread>
 
 namespace gptc {
 
@@ -62,6 +67,10 @@ public:
       label = numberOf[size_t(label)];
     flush();
     const std::string json = textOfLabels(names);
+    if (int64_t(json.size()) > LabelledHeader::kMostNameBytes)
+      throw UserError(ErrorCode::TooLarge,
+                      fmt::format("the names of {} labels have {} bytes", names.size(), json.size()),
+                      fmt::format("{} are the most: give them shorter names", LabelledHeader::kMostNameBytes));
     header.texts = texts();
     header.nameBytes = int64_t(json.size());
     header.labels = int32_t(names.size());
@@ -103,14 +112,15 @@ public:
   explicit LabelNumbers(const std::string &option) {
     if (option == "auto")
       return;
-    std::error_code e;
-    if (fs::exists(option, e)) {
+    const llvm::StringRef word = option;
+    const bool isPath = !word.contains(',') && (word.contains('/') || word.ends_with(".json"));
+    if (std::error_code e; isPath || fs::exists(option, e)) {
       names = readLabelNames(option);
     } else {
       for (const llvm::StringRef name : llvm::split(option, ','))
         names.push_back(name.str());
       if (const std::string why = problemOfLabels(names); !why.empty())
-        throw UserError(ErrorCode::Usage, fmt::format("--labels {}: {}", option, why),
+        throw UserError(ErrorCode::Usage, fmt::format("--labels{}: {}", names.size() > 12 ? "" : " " + option, why),
                         "auto, names such as bad,good, a labels.json, or a folder with a classifier");
     }
     number();
@@ -128,12 +138,13 @@ public:
       names.push_back(label);
       return byName[label] = int32_t(names.size() - 1);
     }
-    if (isOpen || !isNumber(label) || size_t(std::stoll(label)) >= names.size())
+    if (isOpen || namesAreNumbers || !isNumber(label) || size_t(std::stoll(label)) >= names.size())
       return std::nullopt;
     return int32_t(std::stoll(label));
   }
 
-  /// Settles the names by those that have appeared; no other may then. Returns the numbers of these.
+  /// Settles the names by those that have appeared; no other may then. Returns the numbers of these. Numbers from 0 on,
+  /// of which texts have at least half, are those of labels without names; others, such as 1 to 5 stars, are names.
   std::vector<int32_t> settle() {
     std::vector<int32_t> numberOf;
     if (!isOpen) {
@@ -142,25 +153,23 @@ public:
       return numberOf;
     }
     const std::vector<std::string> appeared = names;
-    const bool numbers = llvm::all_of(appeared, isNumber);
-    if (numbers) {
-      int64_t most = 0;
-      for (const std::string &label : appeared)
-        most = std::max<int64_t>(most, std::stoll(label));
-      if (most >= int64_t(kMostLabels))
-        throw UserError(ErrorCode::DataInvalid, fmt::format("the label {} is beyond {}", most, kMostLabels - 1),
-                        "number labels from 0 on, or name them: --labels");
-      names = numberedLabels(size_t(most) + 1);
+    if (const std::string why = problemOfLabels(appeared); !why.empty())
+      throw UserError(ErrorCode::DataInvalid, fmt::format("the training texts: {}", why),
+                      "texts of two labels at least are needed");
+    bool count = false;
+    if (llvm::all_of(appeared, isNumber)) {
+      llvm::sort(names, [](const std::string &a, const std::string &b) { return std::stoll(a) < std::stoll(b); });
+      const size_t labels = size_t(std::stoll(names.back())) + 1;
+      count = names.front() == "0" && labels <= std::min(kMostLabels, 2 * names.size());
+      if (count)
+        names = numberedLabels(labels);
     } else {
       llvm::sort(names);
     }
-    if (const std::string why = problemOfLabels(names); !why.empty())
-      throw UserError(ErrorCode::DataInvalid, fmt::format("the training texts: {}", why),
-                      "texts of two labels at least are needed");
     number();
     isOpen = false;
     for (const std::string &label : appeared)
-      numberOf.push_back(numbers ? int32_t(std::stoll(label)) : byName.at(label));
+      numberOf.push_back(count ? int32_t(std::stoll(label)) : byName.at(label));
     return numberOf;
   }
 
@@ -169,10 +178,12 @@ private:
     byName.clear();
     for (size_t i = 0; i < names.size(); ++i)
       byName[names[i]] = int32_t(i);
+    namesAreNumbers = llvm::any_of(names, isNumber);
   }
   std::vector<std::string> names;
   std::map<std::string, int32_t> byName;
   bool isOpen = true;
+  bool namesAreNumbers = false;  // then "2" is no place among the names
 };
 
 void requireFit(const PrepareOptions &o) {
@@ -191,16 +202,26 @@ void requireFit(const PrepareOptions &o) {
     usage("standard input (-) is named twice", "name it once");
 }
 
+/// A text that waits to be encoded.
+struct Waiting {
+  LabelledText text;
+  int32_t label = 0;
+  bool validates = false;
+  TypedText typed;
+  std::exception_ptr error;
+};
+
 class LabelPreparation {
 public:
   explicit LabelPreparation(const PrepareOptions &o)
-      : options(o), numbers(o.labels), tokenizer(Tokenizer::load(o.tokenizer)) {
+      : options(o), numbers(o.labels), tokenizer(Tokenizer::load(o.tokenizer)), copies(threadsOf(o), tokenizer) {
     if (!o.key.empty())
       keys.text = o.key;
     if (!o.pairKey.empty())
       keys.pair = o.pairKey;
     if (!o.labelKey.empty())
       keys.label = o.labelKey;
+    requireDifferent(keys);
     const fs::path folder = fs::path(o.tokenizer).parent_path();
     form = readHfTextForm(folder.empty() ? "." : folder.string());
     form.parseSpecial = o.parseSpecial;
@@ -242,6 +263,7 @@ public:
       f->finish();
     say(result.train, trainFile);
     say(result.val, valFile);
+    noteGaps(splits);
     trainFile.commit();
     if (valFile.texts()) {
       valFile.commit();
@@ -255,22 +277,60 @@ public:
   }
 
 private:
+  void noteGaps(bool splits) {
+    std::vector<std::string> untaught;
+    for (size_t i = 0; i < result.names.size(); ++i)
+      if (!result.train.counts[i])
+        untaught.push_back(result.names[i]);
+    if (!untaught.empty())
+      result.notes.push_back(
+          fmt::format("no text to train on has the label{} {}", untaught.size() == 1 ? "" : "s", quotedSome(untaught)));
+    if (splits && !result.val.texts)
+      result.notes.push_back(fmt::format("no text is left to validate on, of {}: give --val FILES or a larger "
+                                         "--val-fraction, or leave out data.val",
+                                         result.train.texts));
+  }
+
   void say(LabelledSplit &split, const LabelWriter &file) const {
     split.texts = file.texts();
     split.tokens = file.tokens();
     split.counts = file.counts(result.names.size());
   }
 
-  /// Encodes the texts of files into `file`, and some of them into `other`, if that is not null.
+  static void requireDifferent(const LabelledKeys &keys) {
+    const std::pair<const char *, const std::string &> uses[] = {
+        {"the text", keys.text}, {"the second text of a pair", keys.pair}, {"the label", keys.label}};
+    for (const auto &[what, name] : uses)
+      for (const auto &[other, same] : uses)
+        if (&name < &same && name == same)
+          throw UserError(ErrorCode::Usage, fmt::format("\"{}\" is both {} and {}", name, what, other),
+                          "--key, --pair-key and --label-key name three members or columns");
+  }
+
+  /// Encodes the texts of files into `file`, and some of them into `other`, if that is not null. What comes out, and
+  /// which error, does not depend on the threads.
   void read(const std::vector<std::string> &files, LabelWriter &file, LabelledSplit &split, LabelWriter *other,
             LabelledSplit &otherSplit) {
     const RandomKey key = randomKey(0, 0, kSplitStream, 0);
     for (const std::string &name : files) {
       LabelledReader reader(name, keys);
-      LabelledText text;
-      while (reader.next(text)) {
-        const bool validates = other && randomUniform(key, uint64_t(number++)) < options.valFraction;
-        add(reader.placeOf(text.line), text, validates ? *other : file, validates ? otherSplit : split);
+      for (bool more = true; more;) {
+        std::vector<Waiting> batch;
+        std::exception_ptr problem;  // of a text behind those of the batch
+        try {
+          more = fill(reader, other ? &key : nullptr, batch);
+        } catch (...) {
+          problem = std::current_exception();
+        }
+        encode(reader, batch);
+        for (const Waiting &w : batch) {
+          if (w.error)
+            std::rethrow_exception(w.error);
+          (w.validates ? otherSplit : split).cut += w.typed.isCut;
+          (w.validates ? *other : file).append(w.typed, w.label);
+        }
+        if (problem)
+          std::rethrow_exception(problem);
         if (options.progress)
           options.progress({"encoding", done + reader.consumed(), bytes});
       }
@@ -278,19 +338,60 @@ private:
     }
   }
 
-  void add(const std::string &place, const LabelledText &text, LabelWriter &file, LabelledSplit &split) {
-    const std::optional<int32_t> label = numbers.of(text.label);
+  /// Reads a batch of texts; false at the end of the file. `key`: decides which of them validate; null: none.
+  bool fill(LabelledReader &reader, const RandomKey *key, std::vector<Waiting> &batch) {
+    constexpr size_t most = 1 << 12, mostBytes = 1 << 24;
+    for (size_t size = 0; batch.size() < most && size < mostBytes;) {
+      Waiting w;
+      if (!reader.next(w.text))
+        return false;
+      w.label = labelOf(reader.placeOf(w.text.line), w.text.label);
+      w.validates = key && randomUniform(*key, uint64_t(number++)) < options.valFraction;
+      size += w.text.text.size() + w.text.pair.value_or("").size();
+      batch.push_back(std::move(w));
+    }
+    return true;
+  }
+
+  void encode(const LabelledReader &reader, std::vector<Waiting> &batch) const {
+    std::atomic<size_t> next = 0;
+    const auto help = [&](const Tokenizer &own) {
+      for (size_t i; (i = next++) < batch.size();)
+        try {
+          batch[i].typed = typed(own, reader.placeOf(batch[i].text.line), batch[i].text);
+        } catch (...) {
+          batch[i].error = std::current_exception();
+        }
+    };
+    std::vector<std::thread> helpers;
+    helpers.reserve(copies.size());
+    try {
+      for (size_t i = 1; i < std::min(copies.size(), batch.size()); ++i)
+        helpers.emplace_back(help, std::cref(copies[i]));
+    } catch (const std::system_error &) {
+      // Fewer threads do.
+    }
+    help(copies[0]);
+    for (std::thread &t : helpers)
+      t.join();
+  }
+
+  int32_t labelOf(const std::string &place, const std::string &name) {
+    const std::optional<int32_t> label = numbers.of(name);
     if (!label && numbers.open())
       throw UserError(ErrorCode::DataInvalid, fmt::format("{}: more than {} labels", place, kMostLabels),
                       "is the label in another member or column? --label-key names it");
     if (!label)
-      throw UserError(
-          ErrorCode::DataInvalid,
-          fmt::format("{}: the label \"{}\" is neither a name of a label nor its number", place, text.label),
-          fmt::format("labels are {}", shown(numbers.all())));
+      throw UserError(ErrorCode::DataInvalid,
+                      fmt::format("{}: the label \"{}\" is neither a name of a label nor its number", place, name),
+                      fmt::format("labels are {}", quotedSome(numbers.all())));
+    return *label;
+  }
+
+  TypedText typed(const Tokenizer &own, const std::string &place, const LabelledText &text) const {
     TypedText typed;
     try {
-      typed = typedText(tokenizer, text.text, text.pair, form);
+      typed = typedText(own, text.text, text.pair, form);
     } catch (const UserError &e) {
       const ErrorCode code = e.diagnostics[0].code;
       if (code == ErrorCode::Usage || code == ErrorCode::NotBuiltYet)
@@ -302,21 +403,13 @@ private:
     if (llvm::any_of(typed.types, [](int32_t t) { return t < 0 || t >= LabelledHeader::kMostTypes; }))
       throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: a tokenizer of more than {} types of tokens", place,
                                                           LabelledHeader::kMostTypes));
-    split.cut += typed.isCut;
-    file.append(typed, *label);
-  }
-
-  static std::string shown(const std::vector<std::string> &names) {
-    constexpr size_t most = 16;
-    if (names.size() <= most)
-      return quotedList(names);
-    const std::vector<std::string> first(names.begin(), names.begin() + most);
-    return fmt::format("\"{}\" and {} more", fmt::join(first, "\", \""), names.size() - most);
+    return typed;
   }
 
   const PrepareOptions &options;
   LabelNumbers numbers;
   const Tokenizer tokenizer;
+  const std::vector<Tokenizer> copies;  // one for each thread
   LabelledKeys keys;
   TextForm form;
   LabelResult result;

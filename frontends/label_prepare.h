@@ -15,7 +15,8 @@ struct LabelResult {
   std::string tokenizer;  // as Tokenizer::describe
   std::vector<std::string> names;
   LabelledSplit train, val;
-  int64_t context = 0;  // tokens of the longest text there may be
+  int64_t context = 0;             // tokens of the longest text there may be
+  std::vector<std::string> notes;  // what is missing: texts of a label, and texts to validate on
 };
 
 /// Writes train.bin, val.bin (if there are texts to validate on), labels.json and the tokenizer's file into outDir,
@@ -24,10 +25,11 @@ struct LabelResult {
 /// Files are JSON lines (*.jsonl, *.ndjson, standard input), objects with the members `text`, `label` and, of a pair,
 /// `text_pair`; or *.csv (RFC 4180) and *.tsv (without quotes), whose first line names columns so; .gz and .zst are
 /// read, too. options.key, pairKey and labelKey call them otherwise, and other members and columns are passed over. A
-/// label is a name, or else its number. options.labels names them in the order of their numbers: "auto", those of the
-/// training texts, in the order of their bytes, or if all are numbers LABEL_0, LABEL_1, ...; "a,b"; a labels.json; or a
-/// folder with a classifier. Without valFiles each text is validated on with probability valFraction, whatever the
-/// others are.
+/// label is a name, or else its number if no name is one. options.labels names them in the order of their numbers:
+/// "auto", those of the training texts, in the order of their bytes, or if all are numbers LABEL_0, LABEL_1, ...,
+/// unless they do not begin at 0 or most of them have no text: then they are names, in the order of their values;
+/// "a,b"; a labels.json; or a folder with a classifier. Without valFiles each text is validated on with probability
+/// valFraction, whatever the others are.
 ///
 /// Texts become the tokens that transformers' tokenizer gives them with truncation=True (frontends/hf_text_form.h).
 /// Throws UserErrors: Usage for options that say nothing of texts with labels, FileMissing, Unwritable, DiskFull;

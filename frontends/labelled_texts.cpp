@@ -192,6 +192,10 @@ void LabelledReader::readHeader() {
       refuse(
           began, fmt::format("no column is called {}, but {}", quoted(*name), quotedList(columns)),
           "the first line names the columns; --key, --label-key and --pair-key say which are the text and its label");
+  for (const std::string *name : {&keys.text, &keys.pair, &keys.label})
+    if (llvm::count(columns, *name) > 1)
+      refuse(began, fmt::format("two columns are called {}", quoted(*name)),
+             "give one of them another name, or name others: --key, --label-key, --pair-key");
 }
 
 bool LabelledReader::takeRow(LabelledText &out) {

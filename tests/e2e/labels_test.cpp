@@ -155,6 +155,22 @@ TEST_F(LabelsTest, AKeywordIsLearned) {
   }
 }
 
+TEST_F(LabelsTest, AHeadThatIsNotTrainedIsNamed) {
+  prepare(folder("hf/bert"), "auto");
+  EXPECT_NE(readFile(w.path("model.toml")).find("\n# val = \"data/val.bin\""), std::string::npos) << "there is none";
+  const std::string plan = compile("plan", {"train.steps=1", "model.block_size=12", "train.global_batch_tokens=288"}),
+                    out = w.path("out");
+  const std::string untrained = "the head has not been trained";
+  refuses(w.gptrun({"eval", plan, "--out-dir", out}), 3, untrained);
+  refuses(w.gptrun({"classify", plan, "--out-dir", out, "--text", "t7"}), 3, untrained);
+  const Result trained = w.gptrun({plan, "--out-dir", out});
+  good(trained);
+  EXPECT_NE(trained.output.find("the longest text has 6 tokens, and each takes model.block_size = 12"),
+            std::string::npos)
+      << trained.output;
+  good(w.gptrun({"eval", plan, "--out-dir", out}));
+}
+
 TEST_F(LabelsTest, NothingButTheTextsChangesBits) {
   prepare(folder("hf/bert"), "auto");
   const std::vector<std::string> steps = {"train.steps=12", "model.dropout=0.1"};

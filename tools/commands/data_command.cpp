@@ -74,6 +74,8 @@ void prepareTextsWithLabels(const PrepareOptions &options, ProgressLine &progres
   if (r.names.size() > most)
     fmt::print("{:<10} and {} more\n", "", r.names.size() - most);
   fmt::print("{:<10} {}\n", "written", options.outDir);
+  for (const std::string &note : r.notes)
+    printError("note: {}\n", note);
   if (const int64_t cut = r.train.cut + r.val.cut)
     printError("note: {} text{} cut to {} tokens\n", cut, cut == 1 ? "" : "s", r.context);
 }

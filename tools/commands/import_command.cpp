@@ -31,6 +31,14 @@ std::string tokenizerLine(const ImportedModel &m, const std::string &shown, Impo
   return why.empty() ? line + "\n" : fmt::format("# {}  # {}\n", line, why);
 }
 
+/// The line of [data] for what is validated on: few texts with labels may leave none.
+std::string valLine(const ImportOptions &o) {
+  const fs::path beside = fs::path(o.labels).parent_path();
+  std::error_code e;
+  const bool none = !o.labels.empty() && fs::exists(beside / "train.bin", e) && !fs::exists(beside / "val.bin", e);
+  return none ? "# val = \"data/val.bin\"          # there is none\n" : "val = \"data/val.bin\"\n";
+}
+
 /// `dir` as it stands in the model file: from that file's folder on, if it was given so.
 std::string pathFrom(const std::string &file, const std::string &dir) {
   const fs::path beside = fs::absolute(file).lexically_normal().parent_path();
@@ -67,8 +75,7 @@ min_lr_ratio = 0.1              # of lr, at the end
 
 [data]                          # gptc data prepare {texts} --tokenizer {tokenizer} --out data
 train = "data/train.bin"
-val = "data/val.bin"
-{labels}{line}{ends}
+{val}{labels}{line}{ends}
 [eval]
 every = 200                     # steps; 0: only at the end
 steps = 20                      # global batches of validation data each time
@@ -84,7 +91,7 @@ keep = 3
       fmt::arg("lr", o.labels.empty() ? "3e-5" : "2e-5"),
       fmt::arg("texts", o.labels.empty() ? "YOUR.txt" : "YOUR.jsonl --labels auto"),
       fmt::arg("labels", o.labels.empty() ? "" : fmt::format("labels = {}\n", tomlString(pathFrom(o.out, o.labels)))),
-      fmt::arg("line", tokenizerLine(f, tokenizer, purposeOf(o))),
+      fmt::arg("val", valLine(o)), fmt::arg("line", tokenizerLine(f, tokenizer, purposeOf(o))),
       fmt::arg("ends", f.ends.empty() ? "" : fmt::format("# tokens that end a text: {}\n", fmt::join(f.ends, ", "))));
 }
 

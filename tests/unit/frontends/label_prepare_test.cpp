@@ -115,6 +115,32 @@ TEST_F(LabelPrepare, NumbersAreLabelsToo) {
   EXPECT_EQ(r.names, (Names{"LABEL_0", "LABEL_1", "LABEL_2"}));
   EXPECT_EQ(read("train.bin").labels, (std::vector<int32_t>{2, 0}));
   EXPECT_EQ(r.train.counts, (std::vector<int64_t>{1, 0, 1}));
+  EXPECT_EQ(r.notes, Names{"no text to train on has the label \"LABEL_1\""});
+  // Others are names, in the order of their values.
+  const auto ofNumbers = [&](const std::vector<int> &numbers) {
+    std::string lines;
+    for (const int n : numbers)
+      lines += fmt::format("{{\"text\": \"t4\", \"label\": {}}}\n", n);
+    return prepareLabels(options({write("n.jsonl", lines)}));
+  };
+  r = ofNumbers({10, 5, 1, 5, 2});
+  EXPECT_EQ(r.names, (Names{"1", "2", "5", "10"}));
+  EXPECT_EQ(read("train.bin").labels, (std::vector<int32_t>{3, 2, 0, 2, 1}));
+  EXPECT_EQ(r.notes, Names());
+  EXPECT_EQ(ofNumbers({1, 2}).names, (Names{"1", "2"}));
+  EXPECT_EQ(ofNumbers({2024, 1999}).names, (Names{"1999", "2024"}));
+  EXPECT_EQ(ofNumbers({0, 3}).names, (Names{"LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3"})) << "half of them";
+  EXPECT_EQ(ofNumbers({4, 0}).names, (Names{"0", "4"}));
+  EXPECT_EQ(ofNumbers({99999999, 0}).names, (Names{"0", "99999999"}));
+  // Then a number is no place among the names.
+  PrepareOptions stars =
+      options({write("n.jsonl", "{\"text\": \"t4\", \"label\": 1}\n{\"text\": \"t4\", \"label\": 3}\n")});
+  stars.valFiles = {write("v.jsonl", "{\"text\": \"t4\", \"label\": 3}\n{\"text\": \"t4\", \"label\": 0}\n")};
+  EXPECT_EQ(problemOf([&] { prepareLabels(stars); }),
+            "302 v.jsonl:2: the label \"0\" is neither a name of a label nor its number");
+  for (const char *one : {"0", "1", "70000"})
+    EXPECT_EQ(problem("n.jsonl", fmt::format("{{\"text\": \"t4\", \"label\": {}}}\n", one)),
+              "302 the training texts: 1 label, and a classifier tells 2 to 65536");
   // Given names come first.
   const std::string file = write("b.jsonl", "{\"text\": \"t4\", \"label\": 1}\n{\"text\": \"t5\", \"label\": \"1\"}\n"
                                             "{\"text\": \"t5\", \"label\": \"b\"}\n");
@@ -187,6 +213,15 @@ TEST_F(LabelPrepare, SomeTextsValidate) {
   EXPECT_GT(r.val.counts[0], 20);
   EXPECT_GT(r.val.counts[1], 20) << "of sorted texts, too";
   EXPECT_EQ(r.val.counts, again.val.counts);
+  EXPECT_EQ(r.notes, Names());
+  // Of three texts none may be left.
+  PrepareOptions few = options({write("f.jsonl", "{\"text\": \"t4\", \"label\": \"a\"}\n"
+                                                 "{\"text\": \"t5\", \"label\": \"b\"}\n")});
+  few.valFraction = 1e-9;
+  const LabelResult none = prepareLabels(few);
+  EXPECT_FALSE(fs::exists(path("out/val.bin")));
+  ASSERT_EQ(none.notes.size(), 1u);
+  EXPECT_NE(none.notes[0].find("no text is left to validate on, of 2"), std::string::npos) << none.notes[0];
   // Files of their own have the training texts' labels.
   o.valFiles = {write("v.jsonl", "{\"text\": \"t4\", \"label\": \"b\"}\n")};
   EXPECT_EQ(prepareLabels(o).train.texts, 400);
@@ -195,6 +230,33 @@ TEST_F(LabelPrepare, SomeTextsValidate) {
   EXPECT_EQ(problemOf([&] { prepareLabels(o); }),
             "302 v.jsonl:1: the label \"c\" is neither a name of a label nor its number");
   EXPECT_EQ(read("val.bin").labels, std::vector<int32_t>{1}) << "nothing is replaced";
+}
+
+TEST_F(LabelPrepare, ThreadsChangeNothing) {
+  std::string lines;
+  for (int i = 0; i < 9000; ++i)  // more than two batches
+    lines += fmt::format("{{\"text\": \"t{} t{}\", \"label\": \"{}\"}}\n", 4 + i % 27, 4 + i % 23, i % 3);
+  PrepareOptions o = options({write("a.jsonl", lines)});
+  o.valFraction = 0.25;
+  const auto bytes = [&](int threads) {
+    o.threads = threads;
+    prepareLabels(o);
+    return readInput(path("out/train.bin"), "texts") + readInput(path("out/val.bin"), "texts");
+  };
+  const std::string first = bytes(1);
+  const Content train = read("train.bin");
+  EXPECT_GT(train.header.texts, 6000);
+  for (size_t i = 1; i < 100; ++i)
+    EXPECT_NE(train.texts[i], train.texts[i - 1]);
+  for (const int threads : {2, 3, 8})
+    EXPECT_EQ(bytes(threads), first) << threads;
+  // The first bad text is named, even if a later one cannot be read.
+  o.files = {write("b.jsonl", "{\"text\": \"t4\", \"label\": 0}\n{\"text\": \"t5\"\n")};
+  o.context = 2;
+  for (const int threads : {1, 4}) {
+    o.threads = threads;
+    EXPECT_NE(problemOf([&] { prepareLabels(o); }).find("the tokenizer puts 2 around each"), std::string::npos);
+  }
 }
 
 TEST_F(LabelPrepare, BadLinesAreNamed) {
@@ -224,6 +286,9 @@ TEST_F(LabelPrepare, BadLinesAreNamed) {
             "302 a.csv:2: something stands behind the quote that ends a field");
   EXPECT_EQ(problem("a.csv", "sentence,label\nt4,a\n"),
             "302 a.csv:1: no column is called \"text\", but \"sentence\" and \"label\"");
+  EXPECT_EQ(problem("a.csv", "text,label,id,label\nt4,a,1,b\n"), "302 a.csv:1: two columns are called \"label\"");
+  EXPECT_EQ(problem("a.tsv", "text\ttext\tlabel\nt4\tt5\ta\n"), "302 a.tsv:1: two columns are called \"text\"");
+  EXPECT_EQ(problem("a.csv", "id,text,id,label\n1,t4,2,a\n1,t4,2,b\n"), "") << "columns that are passed over";
   EXPECT_EQ(problem("a.txt", good).substr(0, 4), fmt::format("{} ", int(ErrorCode::Usage)));
   EXPECT_EQ(problem("a.jsonl", ""), "302 text file a.jsonl is empty");
 }
@@ -244,6 +309,17 @@ TEST_F(LabelPrepare, OptionsThatSayNothingOfThemAreRefused) {
   EXPECT_NE(refused([](PrepareOptions &o) { o.labels = "a,,b"; }).find("an empty name"), std::string::npos);
   EXPECT_NE(refused([](PrepareOptions &o) { o.labels = "a,b,a"; }).find("the label \"a\" is there twice"),
             std::string::npos);
+  // A word that can only be a file is one.
+  for (const char *absent : {"out/labels.jsno", "labels.json"})
+    EXPECT_EQ(refused([&](PrepareOptions &o) { o.labels = absent; }).substr(0, 4), "301 ") << absent;
+  EXPECT_EQ(refused([](PrepareOptions &o) { o.labels = "n/a,b.json"; }), "");
+  // One member has one use.
+  const std::string usage = fmt::format("{} ", int(ErrorCode::Usage));
+  EXPECT_EQ(refused([](PrepareOptions &o) { o.key = "label"; }), usage + "\"label\" is both the text and the label");
+  EXPECT_EQ(refused([](PrepareOptions &o) { o.pairKey = "text"; }),
+            usage + "\"text\" is both the text and the second text of a pair");
+  EXPECT_EQ(refused([](PrepareOptions &o) { o.pairKey = o.labelKey = "x"; }),
+            usage + "\"x\" is both the second text of a pair and the label");
   EXPECT_NE(refused([](PrepareOptions &o) { o.context = 2; }).find("the tokenizer puts 2 around each"),
             std::string::npos);
   EXPECT_EQ(refused([](PrepareOptions &) {}), "");
@@ -260,6 +336,29 @@ TEST_F(LabelPrepare, FilesOfNamesAreChecked) {
   EXPECT_EQ(said("[]"), "302 labels.json: 0 labels, and a classifier tells 2 to 65536");
   EXPECT_EQ(said("[\"a\", \"a\"]"), "302 labels.json: the label \"a\" is there twice");
   EXPECT_EQ(problemOf([&] { readLabelNames(path("none.json")); }).substr(0, 4), "301 ");
+  // A folder's head must be of one right label.
+  const std::string head = R"({"model_type": "bert", "architectures": ["BertForSequenceClassification"], )",
+                    refused = fmt::format("{} model/config.json: the head there scores each label by itself",
+                                          int(ErrorCode::NotBuiltYet));
+  fs::create_directories(dir / "model");
+  const auto ofFolder = [&](const std::string &more) {
+    write("model/config.json", head + more + "}");
+    return problemOf([&] { readLabelNames(path("model")); });
+  };
+  EXPECT_EQ(ofFolder(R"("num_labels": 3)"), "");
+  EXPECT_EQ(ofFolder(R"("num_labels": 3, "problem_type": "multi_label_classification")").rfind(refused, 0), 0u);
+  EXPECT_EQ(ofFolder(R"("num_labels": 1)").rfind(refused, 0), 0u) << "a regression";
+}
+
+TEST_F(LabelPrepare, OfManyNamesADozenIsSaid) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += fmt::format("{{\"text\": \"t4\", \"label\": \"n{:02}\"}}\n", i);
+  const std::string all = write("names.json", textOfLabels(prepareLabels(options({write("a.jsonl", lines)})).names));
+  const LabelResult r = prepareLabels(options({write("b.jsonl", "{\"text\": \"t4\", \"label\": \"n00\"}\n")}, all));
+  ASSERT_EQ(r.notes.size(), 1u);
+  EXPECT_NE(r.notes[0].find("\"n12\" and 27 more"), std::string::npos) << r.notes[0];
+  EXPECT_EQ(r.notes[0].find("n13"), std::string::npos) << r.notes[0];
 }
 
 TEST_F(LabelPrepare, AHeadMustTellAsMany) {
