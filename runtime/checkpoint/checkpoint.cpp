@@ -741,8 +741,12 @@ static std::vector<const State *> load(Executor &executor, const std::string &pa
       } catch (const json::exception &x) {
         throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: manifest.json: {}", path, x.what()));
       }
-    if (begins && !there.keys.count(FactAt<&ModelFacts::labels>::name))
-      model.keys.erase(FactAt<&ModelFacts::labels>::name);  // it learns them from here on
+    // A model that begins here learns labels from here on, and one that makes vectors needs none.
+    const char *labels = FactAt<&ModelFacts::labels>::name;
+    if (begins && !there.keys.count(labels))
+      model.keys.erase(labels);
+    if (!begins && !model.keys.count(labels))
+      there.keys.erase(labels);
     // Of a table of positions the first rows are taken.
     if (const auto [here, longer] = std::pair(model.keys.find("block_size"), there.keys.find("block_size"));
         here != model.keys.end() && longer != there.keys.end() && numberOf(longer->second) > numberOf(here->second))

@@ -265,9 +265,11 @@ void HfWalk::prepareInference(const std::vector<std::string> &lines) {
                                    "\n"
                                    R"({"text": "t4", "id": 7})"
                                    "\n");
-  for (const auto &[name, from] : {std::pair{"all-MiniLM-L6-v2", "hf/bert"}, {"FOLDER", "labels/two"}}) {
+  for (const auto &[name, from, around] : {std::tuple{"all-MiniLM-L6-v2", "hf/bert", true},
+                                           {"FOLDER", "labels/two", true},
+                                           {"pythia-410m", "hf/gpt_neox", false}}) {
     fs::copy(fmt::format("{}/tests/e2e/{}", GPTC_SOURCE_DIR, from), w.path(name));
-    writeFile(w.path(name) + "/tokenizer.json", tokenizerOf31Words(true));
+    writeFile(w.path(name) + "/tokenizer.json", tokenizerOf31Words(around));
   }
 }
 

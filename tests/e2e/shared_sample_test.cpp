@@ -288,8 +288,9 @@ TEST_F(SharedSampleTest, AServerOnRanksAnswersAsOneDoes) {
       clients.emplace_back([&, i] {
         const gptc::test::HttpReply r = gptc::test::ask(port, "/v1/completions", asked[i].dump());
         EXPECT_EQ(r.status, 200) << r.body;
+        const json answer = r.status == 200 ? r.json() : json();
         if (r.status == 200)
-          for (const json &choice : r.json()["choices"])
+          for (const json &choice : answer["choices"])
             answers[i].push_back(choice["text"].get<std::string>() + "|" + choice["finish_reason"].get<std::string>());
       });
     for (std::thread &t : clients)

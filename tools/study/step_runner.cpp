@@ -39,12 +39,20 @@ StepRunner::StepRunner(std::unique_ptr<Module> planned, const Target &target, co
   const Module &p = *session.plan.planned;
   accumulate = fact<&BatchFacts::accumulate>(p);
   sequences = fact<&BatchFacts::microBatch>(p);
+  if (const Function *f = p.function(accumulate > 1 ? "accumulate" : "train_step"))  // none if it continues texts
+    fillBatch(*f);
+  session.executor.prepare({"train_step", "accumulate", "update"});
+  initializeStates(session.executor, 1337);
+}
+
+void StepRunner::fillBatch(const Function &f) {
+  const Module &p = *session.plan.planned;
   const auto model = factsOf<ModelFacts>(p);
   const int64_t T = model.blockSize, perRow = model.labels ? 1 : T;
   auto draw = [](uint32_t stream, int64_t i, int64_t below) {
     return int32_t(randomBits(randomKey(7, 0, stream, 0), uint64_t(i)) % uint64_t(below));
   };
-  batch.emplace(*p.function(accumulate > 1 ? "accumulate" : "train_step"));
+  batch.emplace(f);
   for (int64_t b = 0; b < sequences; ++b) {
     const SequenceRow row = batch->row(b);
     for (int64_t t = 0; t < T; ++t)
@@ -57,8 +65,6 @@ StepRunner::StepRunner(std::unique_ptr<Module> planned, const Target &target, co
     }
   }
   valid = float(accumulate * sequences * perRow);
-  session.executor.prepare({"train_step", "accumulate", "update"});
-  initializeStates(session.executor, 1337);
 }
 
 double StepRunner::step() {

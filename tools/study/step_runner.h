@@ -29,6 +29,8 @@ public:
   Session session;
 
 private:
+  void fillBatch(const Function &step);
+
   int64_t accumulate = 1, sequences = 1;
   std::optional<SequenceBatch> batch;
   float valid = 1;
