@@ -155,6 +155,19 @@ public:
     of.high = ends[1];
   }
 
+  /// A number of tokens: plain, or a string as parseTokens reads it.
+  void tokens(const char *key, double &out, double most) {
+    const TomlValue *v = r.get(key);
+    const auto *text = v ? std::get_if<std::string>(&v->value) : nullptr;
+    if (!text)
+      return r.number(key, out, 0, most, true);
+    const std::optional<double> n = parseTokens(*text);
+    if (!n || *n > most)
+      return r.complain(key, ErrorCode::WrongType, fmt::format("{} = \"{}\" is no number of tokens", key, *text),
+                        fmt::format("1 to {:g}", most), {"such as \"100B\": K, M, B or T behind a number"});
+    out = *n;
+  }
+
 private:
   ConfigReader &r;
   static std::string example(const Unit &unit) {
@@ -336,6 +349,7 @@ void readObservation(ConfigReader &r, const std::string &file, Observation &o) {
                    {"write what it was, as the log has it"});
       o.settings.push_back(fmt::format("{}={}", full, v->text()));
     }
+  r.integer("observation.pipeline", o.pipeline, 1, 1024);
   int64_t accumulate = 0;
   r.integer("observation.accumulate", accumulate, 1, 1 << 20);
   if (accumulate)
@@ -355,7 +369,7 @@ void readObservation(ConfigReader &r, const std::string &file, Observation &o) {
   }
   r.string("observation.name", o.name);
   r.number("observation.days", o.days, 0, 1e7, true);
-  r.number("observation.tokens", o.tokens, 0, 1e18, true);
+  c.tokens("observation.tokens", o.tokens, 1e18);
   c.quantity("observation.step", o.secondsPerStep, seconds);
   r.number("observation.tokens_per_s", o.tokensPerSecond, 0, 1e15, true);
   c.quantity("observation.memory", o.bytesPeak, bytesUnit);
@@ -397,7 +411,13 @@ ClusterConfig loadCluster(const std::string &file) {
   q.quantity("node.host_memory", c.node.hostMemory, bytesUnit);
   q.quantity("node.host_bandwidth", c.node.hostBandwidth, bandwidth);
   readSoftware(r, c.software, c.network);
-  r.integer("limits.global_batch_tokens", c.limits.globalBatchTokens, 1, int64_t(1) << 40);
+  if (const TomlValue *v = r.get("limits.global_batch_tokens"); v && std::get_if<std::string>(&v->value)) {
+    double batch = 0;
+    q.tokens("limits.global_batch_tokens", batch, 0x1p40);
+    c.limits.globalBatchTokens = int64_t(batch);
+  } else {
+    r.integer("limits.global_batch_tokens", c.limits.globalBatchTokens, 1, int64_t(1) << 40);
+  }
   r.number("limits.price", c.limits.price, 0, 1e6);
   r.string("limits.currency", c.limits.currency);
   if (c.device.name.empty())

@@ -94,6 +94,7 @@ struct Observation {
   std::string name;   // for messages
   std::string model;  // file, absolute
   int64_t gpus = 0;
+  int64_t pipeline = 1;               // stages
   std::vector<std::string> settings;  // key=value of model.toml
   /// The observed speed in seconds per step, from whichever of the three keys was given; 0 if none was.
   double days = 0, tokens = 100e9, secondsPerStep = 0, tokensPerSecond = 0;

@@ -28,9 +28,10 @@ SvgDrawing::SvgDrawing(double width, double height, const std::string &title) {
   text(16, 24, title, "start", 15);
 }
 
-void SvgDrawing::line(double x0, double y0, double x1, double y1, const char *colour, double width) {
-  put("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" stroke-width=\"{}\"/>\n", x0, y0, x1,
-      y1, colour, width);
+void SvgDrawing::line(double x0, double y0, double x1, double y1, const char *colour, double width,
+                      const char *dashes) {
+  put("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" stroke-width=\"{}\"{}/>\n", x0, y0,
+      x1, y1, colour, width, *dashes ? fmt::format(" stroke-dasharray=\"{}\"", dashes) : "");
 }
 
 void SvgDrawing::box(double x, double y, double w, double h, const char *colour) {
@@ -54,8 +55,8 @@ void SvgDrawing::path(const Points &points, const char *colour, double width) {
   put("\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\"/>\n", colour, width);
 }
 
-void SvgDrawing::dot(double x, double y, const char *colour, bool filled) {
-  put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" fill=\"{}\" stroke=\"{}\" stroke-width=\"2\"/>\n", x, y,
+void SvgDrawing::dot(double x, double y, const char *colour, bool filled, double radius) {
+  put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" fill=\"{}\" stroke=\"{}\" stroke-width=\"2\"/>\n", x, y, radius,
       filled ? colour : "white", colour);
 }
 

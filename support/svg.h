@@ -23,12 +23,13 @@ public:
   using Points = std::vector<std::pair<double, double>>;
 
   SvgDrawing(double width, double height, const std::string &title);
-  void line(double x0, double y0, double x1, double y1, const char *colour, double width = 1);
+  /// `dashes`: lengths of strokes and gaps, as "6 3"; "" for a solid line.
+  void line(double x0, double y0, double x1, double y1, const char *colour, double width = 1, const char *dashes = "");
   void box(double x, double y, double w, double h, const char *colour);
   void area(const Points &points, const char *colour);
   /// Straight lines from point to point.
   void path(const Points &points, const char *colour, double width = 1);
-  void dot(double x, double y, const char *colour, bool filled);
+  void dot(double x, double y, const char *colour, bool filled, double radius = 4.5);
   void cross(double x, double y, const char *colour);
   void text(double x, double y, const std::string &s, const char *anchor = "start", int size = 12);
   std::string done() { return svg + "</svg>\n"; }

@@ -1,5 +1,6 @@
 #include "support/words.h"
 
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringRef.h"
 
 #include <fmt/format.h>
@@ -75,6 +76,21 @@ std::optional<int64_t> parseBytes(llvm::StringRef text) {
     if (unit == name && n * bytes >= 1 && n * bytes < 0x1p62)
       return int64_t(n * bytes);
   return std::nullopt;
+}
+
+std::optional<double> parseTokens(llvm::StringRef text) {
+  static constexpr std::pair<char, double> suffixes[] = {{'k', 1e3}, {'m', 1e6}, {'b', 1e9}, {'t', 1e12}};
+  text = text.trim();
+  double factor = 1, n;
+  for (const auto &[letter, times] : suffixes)
+    if (!text.empty() && llvm::toLower(text.back()) == letter)
+      factor = times;
+  llvm::StringRef number = factor > 1 ? text.drop_back().rtrim() : text;
+  // Digits only, so that no word of the C library ("inf", "0x1p3") counts as a number.
+  if (number.empty() || number.find_first_not_of("0123456789.eE+") != llvm::StringRef::npos || number.getAsDouble(n))
+    return std::nullopt;
+  n *= factor;
+  return n >= 1 && n <= 1e18 ? std::optional<double>(n) : std::nullopt;
 }
 
 std::string formatBytes(double bytes) {

@@ -267,6 +267,76 @@ std::string rowOf(int gpus, const std::string &settings, double step) {
                      sourceFile("examples/bloom-7b1.toml"), gpus, settings, step);
 }
 
+bool notes(const Calibration &c, const char *what) {
+  return llvm::any_of(c.notes, [&](const std::string &n) { return n.find(what) != std::string::npos; });
+}
+
+// Two pairs of equal runs with other figures: leaving one row out mends one pair only, and the rest tells who lies.
+TEST(Planted, TwoPairsThatContradict) {
+  std::vector<Logged> runs;
+  for (size_t i = 0; i < 6; ++i)
+    runs.push_back(variedRuns()[i]);
+  runs.push_back(runs[0]);
+  runs.push_back(runs[4]);
+  std::vector<double> steps = stepsOf(runs, usual);
+  steps[6] *= 1.3;
+  steps[7] *= 1.3;
+  const Calibration c = calibrate(logOf(runs, steps));
+  for (size_t i = 0; i < runs.size(); ++i)
+    EXPECT_EQ(c.rows[i].fitted, i < 6) << i + 1;
+  EXPECT_TRUE(says(c.rows[6], "is the same configuration"));
+  EXPECT_TRUE(says(c.rows[6], "contradicts the other rows"));
+  EXPECT_NEAR(c.cluster.software.slowdown / usual.slowdown, 1, 1e-3);
+  EXPECT_FALSE(notes(c, "which are wrong is open"));
+}
+
+// Nothing tells which of the rows lies; the fit stays near the two that agree instead of at the mean.
+TEST(Planted, WhereNobodyKnowsWhoLiesTheFitIsRobust) {
+  const std::vector<Logged> runs(3, variedRuns()[0]);
+  std::vector<double> steps = stepsOf(runs, usual);
+  steps[2] *= 1.3;
+  const Calibration c = calibrate(logOf(runs, steps));
+  for (int i : {0, 1, 2})
+    EXPECT_TRUE(c.rows[size_t(i)].fitted);
+  EXPECT_TRUE(notes(c, "which are wrong is open"));
+  // The mean would be 9.1% off. With Huber's loss: 2 x the error is 0.08.
+  EXPECT_NEAR(std::log(1 + c.rows[0].error), 0.04, 0.005);
+  EXPECT_FALSE(notes(calibrate(logOf({runs[0], runs[1]}, {steps[0], steps[1] * 1.05})), "which are wrong is open"));
+}
+
+TEST(Planted, ALargerMicroBatchThatIsNotFaster) {
+  const Logged small{8, 1, 1, 4, 1024, true}, large{8, 1, 2, 4, 1024, true}, fewer{8, 1, 2, 1, 1024, true};
+  auto told = [&](const Logged &other, double step) {
+    const Calibration c = calibrate(logOf({small, other}, {5, step}));
+    EXPECT_FALSE(says(c.rows[0], "micro-batch")) << step;
+    return says(c.rows[1], "micro-batch 2 was");
+  };
+  EXPECT_TRUE(told(large, 10.2));
+  EXPECT_FALSE(told(large, 9.8));
+  EXPECT_FALSE(told(fewer, 4.9)) << "a step of fewer tokens, whose fixed costs count more";
+  Logged other = large;
+  other.remat = false;
+  EXPECT_FALSE(told(other, 10.2));
+  // In either order of the rows.
+  const Calibration c = calibrate(logOf({large, small}, {10.2, 5}));
+  EXPECT_TRUE(says(c.rows[0], "micro-batch 2 was 0.98 x as fast as 1 in \"row 2\""));
+}
+
+TEST(Planted, RowsWithPipelines) {
+  const std::string words = "zero_stage = 1\nmicro_batch = 1\naccumulate = 8\nremat = \"none\"\n";
+  const ClusterConfig c = clusterOf(machines() + rowOf(10, words + "pipeline = 5", 30) + rowOf(8, words, 30));
+  const Calibration found = calibrate(c);
+  EXPECT_EQ(found.rows[0].estimate.strategy.pipeline, 5);
+  EXPECT_EQ(found.rows[0].estimate.strategy.data(), 2);
+  EXPECT_GT(found.rows[0].estimate.bubble, 0);
+  EXPECT_EQ(found.rows[1].estimate.strategy.pipeline, 1);
+  // Stages that do not divide the GPUs, or the layers.
+  for (int stages : {3, 4})
+    EXPECT_THROW(calibrate(clusterOf(machines() + rowOf(8, words + fmt::format("pipeline = {}", stages), 30))),
+                 UserError)
+        << stages;
+}
+
 TEST(Planted, TheSameConfigurationInOtherWords) {
   const std::string asked = "zero_stage = 1\nmicro_batch = 2\naccumulate = 4\n";
   const std::pair<const char *, std::string> same[] = {

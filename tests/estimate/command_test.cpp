@@ -179,6 +179,54 @@ TEST(Command, LessThanATenthOfADayIsHours) {
   EXPECT_EQ(formatDays(1e-4), "0.0024 h");
 }
 
+TEST(Command, SaysHowSureItIsAndWhatElseToTry) {
+  const std::string of = "estimate examples/bloom-7b1.toml --gpus 16 --set train.micro_batch=2 --set accumulate=16 ";
+  const Ran fit = gptc(of + "--cluster examples/clusters/jean-zay.toml --set parallel.zero_stage=1");
+  ASSERT_EQ(fit.code, 0) << fit.err;
+  EXPECT_NE(fit.out.find("16 GPUs, ZeRO-1: "), std::string::npos) << fit.out;
+  EXPECT_NE(fit.out.find("with 90% confidence: by the intervals of the scalars in "), std::string::npos) << fit.out;
+  EXPECT_NE(fit.out.find("\n`--search` also tries "), std::string::npos) << fit.out;
+  EXPECT_EQ(fit.out.find("never seen"), std::string::npos) << fit.out;
+  const Ran none = gptc(of + "--cluster examples/clusters/8xh100.toml --set parallel.tensor=16");
+  ASSERT_EQ(none.code, 0) << none.err;
+  EXPECT_NE(none.out.find("with 90% confidence: a default, with no interval fitted: 142 published runs"),
+            std::string::npos)
+      << none.out;
+  EXPECT_NE(none.out.find(" USD with 90% confidence"), std::string::npos) << none.out;
+  EXPECT_NE(none.out.find(" *\n"), std::string::npos) << none.out;
+  EXPECT_NE(none.out.find("* never seen: no log of 8xh100 has several nodes, tensor over nodes."), std::string::npos)
+      << none.out;
+}
+
+TEST(Command, SearchShowsThreeStrategiesAndWhatBindsThem) {
+  const std::string of = "estimate examples/bloom-7b1.toml --cluster examples/clusters/8xh100.toml --gpus 8 --search ";
+  const Ran r = gptc(of);
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.out.find("`--search`"), std::string::npos) << r.out;
+  const auto j = parseJson(gptc(of + "--json").out);
+  ASSERT_GE(j["alternatives"].size(), 3u);
+  EXPECT_EQ(j["strategy"], j["alternatives"][0]["strategy"]);
+  for (size_t i = 0; i < 3; ++i) {
+    const auto &one = j["alternatives"][i];
+    EXPECT_EQ(one["predicted_only"], false);
+    EXPECT_NE(one["binds"], "");
+    EXPECT_NE(r.out.find(std::string(one["strategy"]) + " "), std::string::npos) << r.out;
+    for (size_t k = 0; k < i; ++k)
+      EXPECT_NE(one["strategy"], j["alternatives"][k]["strategy"]);
+  }
+}
+
+TEST(Command, TokensTakeSuffixes) {
+  const std::string of = "estimate examples/gpt2-124m.toml --cluster examples/clusters/8xh100.toml --gpus 8 --json "
+                         "--set parallel.zero_stage=1 ";
+  const auto j = parseJson(gptc(of + "--tokens 1.5T").out);
+  EXPECT_EQ(double(j["tokens"]), 1.5e12);
+  EXPECT_EQ(gptc(of + "--tokens 1500e9").out, gptc(of + "--tokens 1500b").out);
+  EXPECT_EQ(gptc(of).out, gptc(of + "--tokens 100B").out);
+  for (const char *bad : {"100G", "0", "-1", "''", "nan"})
+    EXPECT_EQ(gptc(of + "--tokens " + bad).code, 2) << bad;
+}
+
 TEST(Command, NumbersOfGpusAreReadOnceAndNeverGuessed) {
   const std::string of = "estimate examples/bloom-7b1.toml --cluster examples/clusters/8xh100.toml ";
   EXPECT_EQ(gptc(of + "--gpus ''").code, 2);

@@ -7,9 +7,11 @@
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/estimate_serving.h"
+#include "tools/commands/estimate_table.h"
 #include "tools/commands/run_as_options.h"
 #include "tools/compiler/compile.h"
 #include "tools/estimate/calibrate.h"
+#include "tools/estimate/certainty.h"
 #include "tools/estimate/pictures.h"
 #include "tools/estimate/products.h"
 #include "tools/estimate/run_log.h"
@@ -56,98 +58,48 @@ std::vector<int64_t> parseGpus(const std::string &text) {
   return all;
 }
 
-json jsonOf(const Estimate &e, double tokens, const ClusterConfig &c) {
-  const Strategy &s = e.strategy;
-  json j = {{"gpus", s.gpus}, {"strategy", s.name()}};
-  if (!e.problem.empty()) {
-    j["problem"] = e.problem;
-    j["remedy"] = e.remedy;
-    return j;
-  }
-  const double days = e.days(tokens);
-  j.update(json{{"s_per_step", e.step},
-                {"tokens_per_s", e.tokensPerSecond},
-                {"days", days},
-                {"gpu_days", days * double(s.gpus)},
-                {"mfu", e.mfu},
-                {"hfu", e.hfu},
-                {"bytes_resident", int64_t(e.bytesResident())},
-                {"bytes_peak", int64_t(e.bytesPeak())},
-                {"oom", e.outOfMemory || e.hostOutOfMemory},
-                {"binds", e.binds}});
-  if (c.limits.price > 0)
-    j["cost"] = {{"amount", days * 24 * double(s.gpus) * c.limits.price}, {"currency", c.limits.currency}};
-  j["tokens"] = tokens;
-  j["tokens_per_step"] = e.tokensPerStep;
-  j["zero_stage"] = s.zeroStage;
-  j["data"] = s.data();
-  j["tensor"] = s.tensor;
-  j["pipeline"] = s.pipeline;
-  j["micro_batch"] = s.microBatch;
-  j["accumulate"] = s.accumulate;
-  j["remat"] = s.remat ? "full" : "none";
-  j["predicted_only"] = e.predictedOnly;
-  j["memory_by"] = e.planned ? "plan" : "formula";
-  j["times_by"] = e.byCode ? "code" : "formula";
-  j["seconds"] = {{"compute", e.compute}, {"recompute", e.recompute}, {"bubble", e.bubble}, {"reduce", e.reduce},
-                  {"gather", e.gather},   {"exchange", e.exchange},   {"hidden", e.hidden}, {"optimizer", e.optimizer},
-                  {"host", e.host},       {"overhead", e.overhead}};
-  j["bytes"] = {{"parameters", int64_t(e.parameters)}, {"gradients", int64_t(e.gradients)},
-                {"optimizer", int64_t(e.moments)},     {"activations", int64_t(e.activations)},
-                {"gathered", int64_t(e.inFlight)},     {"reserved", int64_t(e.reserved)}};
-  for (const auto &[name, bytes] : largest(e.buffers, 8))
-    j["largest"].push_back({{"name", name}, {"bytes", int64_t(bytes)}});
-  return j;
-}
-
-/// Fixed `digits` decimals, or 3 significant digits if that does not fit `room`.
-std::string within(double v, int digits, size_t room) {
-  const std::string text = fmt::format("{:.{}f}", v, digits);
-  return text.size() <= room ? text : fmt::format("{:.3g}", v);
-}
-
-/// Days in a column of `room` characters, with tenths if a whole number would say little.
-std::string daysWithin(double days, bool tenths, size_t room) {
-  return days < 0.1 ? formatDays(days) : within(days, tenths || days < 10 ? 1 : 0, room);
-}
-
-std::string row(const Estimate &e, double tokens, const ClusterConfig &c) {
-  const Strategy &s = e.strategy;
-  if (!e.problem.empty())
-    return fmt::format("{:>5}  {:<34} {}{}\n", s.gpus, s.name(), e.problem,
-                       e.remedy.empty() ? "" : fmt::format(" ({})", e.remedy));
-  const double days = e.days(tokens);
-  const std::string cost =
-      c.limits.price > 0 ? fmt::format("{:>11}", within(days * 24 * double(s.gpus) * c.limits.price, 0, 10)) : "";
-  return fmt::format("{:>5}  {:<34} {:>4} x {:<4} {:>8} {:>10} {:>6.1f} {:>6.1f} {:>8} {:>9}{} {:>10} {:>10}  {}{}\n",
-                     s.gpus, s.name(), s.microBatch, s.accumulate, fmt::format("{:.3g}", e.step),
-                     fmt::format("{:.4g}", e.tokensPerSecond), 100 * e.mfu, 100 * e.hfu, daysWithin(days, true, 8),
-                     daysWithin(days * double(s.gpus), false, 9), cost, formatBytes(e.bytesResident()),
-                     formatBytes(e.bytesPeak()),
-                     e.outOfMemory       ? "OUT OF MEMORY"
-                     : e.hostOutOfMemory ? "OUT OF HOST MEMORY"
-                                         : e.binds,
-                     e.predictedOnly                                                    ? " (forecast only)"
-                     : c.software.isGptc() && !c.device.isCpu && !e.planned && e.fits() ? " (peak: at least)"
-                                                                                        : "");
-}
-
-std::string header(const ClusterConfig &c) {
-  const std::string cost = c.limits.price > 0 ? fmt::format("{:>11}", c.limits.currency) : "";
-  return fmt::format("{:>5}  {:<34} {:>4} x {:<4} {:>8} {:>10} {:>6} {:>6} {:>8} {:>9}{} {:>10} {:>10}  {}\n", "GPUs",
-                     "strategy", "mb", "acc", "s/step", "tokens/s", "MFU %", "HFU %", "days", "GPU-days", cost,
-                     "resident", "peak", "bound by");
-}
-
 struct EstimateOptions {
-  std::string model, cluster, svg;
+  std::string model, cluster, svg, tokensWritten = "100B";
   std::optional<std::string> gpus;
   std::vector<std::string> settings;
-  double tokens = 100e9;
+  double tokens = 0;
   bool json = false, search = false, byCode = false;
   int64_t pipeline = 1;
   ServingRequest serving;
 };
+
+double tokensOf(const std::string &written) {
+  const std::optional<double> n = parseTokens(written);
+  if (!n)
+    throw UserError(ErrorCode::Usage, fmt::format("--tokens '{}' is no number of tokens", written),
+                    "1 to 1e18, such as 100B, 1.5T, 250M or 300e9");
+  return *n;
+}
+
+/// Appends the three best strategies that gptc can run on `n` GPUs, and one that it cannot if that is faster by more
+/// than the forecast's error.
+void searched(Forecaster &f, int64_t n, std::vector<Estimate> &all) {
+  const std::vector<Estimate> found = searchStrategies(f, n);
+  if (found.empty()) {
+    Estimate none;
+    none.strategy.gpus = n;
+    none.problem = fmt::format("no strategy for {} GPUs within the limits", n);
+    none.remedy = "a larger limits.global_batch_tokens, or a smaller train.micro_batch";
+    all.push_back(none);
+    return;
+  }
+  const std::optional<Estimate> best = runnable(f, found);
+  if (best) {
+    all.push_back(*best);
+    if (best->fits())
+      for (Estimate &e : othersRunnable(f, found, *best, 2))
+        all.push_back(std::move(e));
+  }
+  const Estimate &first = found.front();
+  if (!best ||
+      (first.predictedOnly && first.fits() && (!best->fits() || first.tokensPerSecond > 1.05 * best->tokensPerSecond)))
+    all.push_back(first);
+}
 
 std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig &cluster,
                                   std::optional<Config> &shown) {
@@ -201,31 +153,25 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
     if (o.byCode)
       f.takeTimesByCode();
     const int64_t n = gpus ? gpus : config.parallel.data * config.parallel.tensor * o.pipeline;
+    const size_t first = all.size();
     if (o.search) {
-      std::vector<Estimate> found = searchStrategies(f, n);
-      if (found.empty()) {
-        Estimate none;
-        none.strategy.gpus = n;
-        none.problem = fmt::format("no strategy for {} GPUs within the limits", n);
-        none.remedy = "a larger limits.global_batch_tokens, or a smaller train.micro_batch";
-        found.push_back(none);
-      }
-      // The best runnable strategy, and strategies that are faster by more than the forecast's error but cannot be run.
-      const std::optional<Estimate> best = runnable(f, found);
-      if (best)
-        all.push_back(*best);
-      const Estimate &first = found.front();
-      if (!best || (first.predictedOnly && first.fits() &&
-                    (!best->fits() || first.tokensPerSecond > 1.05 * best->tokensPerSecond)))
-        all.push_back(first);
+      searched(f, n, all);
     } else if (o.pipeline > 1) {
       all.push_back(f.estimate(f.strategyFor(n, o.pipeline)));
     } else {
       std::vector<Estimate> some = strategiesOf(f, n);
       all.insert(all.end(), some.begin(), some.end());
     }
+    judge(f, all, first);
   }
   return all;
+}
+
+/// The best that gptc runs, or else the best.
+Estimate shownBest(const std::vector<Estimate> &all) {
+  std::vector<Estimate> some;
+  llvm::copy_if(all, std::back_inserter(some), [](const Estimate &e) { return e.fits() && !e.predictedOnly; });
+  return *bestOf(some.empty() ? all : some);
 }
 
 void runEstimate(const EstimateOptions &o) {
@@ -262,25 +208,12 @@ void runEstimate(const EstimateOptions &o) {
                  parameterCount(*config), o.tokens, cluster.device.name, cluster.node.devices,
                  formatBytes(cluster.device.memory), formatFlops(cluster.device.peak(config->precision.compute)),
                  config->precision.compute);
-    std::string text = header(cluster);
-    for (const Estimate &e : all)
-      text += row(e, o.tokens, cluster);
-    fmt::print("{}", text);
-    if (llvm::any_of(all, [](const Estimate &e) { return e.byCode; }))
-      fmt::print("\ns/step by the code of the plans' kernels\n");
-    for (const Estimate &e : all)
-      if (e.outOfMemory) {
-        std::vector<std::string> parts;
-        for (const auto &[name, bytes] : largest(e.buffers, 4))
-          parts.push_back(fmt::format("{} {}", formatBytes(bytes), name));
-        fmt::print("\n{} GPUs, {}: {} of {}; most of it {}\n", e.strategy.gpus, e.strategy.name(),
-                   formatBytes(e.bytesPeak()), formatBytes(cluster.device.memory), llvm::join(parts, ", "));
-      }
-    for (const Estimate &e : all)
-      if (e.problem.empty() && e.hostOutOfMemory)
-        fmt::print("\n{} GPUs, {}: {} GPUs keep {} in the memory of their node, which has {}\n", e.strategy.gpus,
-                   e.strategy.name(), std::min(cluster.node.devices, e.strategy.gpus), formatBytes(e.hostBytes),
-                   formatBytes(cluster.node.hostMemory));
+    fmt::print("{}", tableOf(all, o.tokens, cluster));
+    if (!o.search && o.pipeline == 1)
+      fmt::print(
+          "\n`--search` also tries micro-batches, accumulation, tensor parallelism, checkpointing and offload\n");
+    for (const std::string &note : notesOf(all, shownBest(all), o.tokens, cluster))
+      fmt::print("\n{}\n", note);
     for (const std::string &line : networkAdvice(all, cluster, o.tokens))
       fmt::print("\n{}\n", line);
   }
@@ -458,11 +391,13 @@ void addEstimateCommand(Command &app) {
           .type("CLUSTER.toml");
   const Option gpus =
       c.option("--gpus", o->gpus, "How many: 8, 1..64 (powers of two) or 8,16,48; else as [parallel] says").type("N");
-  const Option tokens = c.option("--tokens", o->tokens, "Tokens of the whole run").within(1.0, 1e18).showDefault();
+  const Option tokens =
+      c.option("--tokens", o->tokensWritten, "Tokens of the whole run: 300B, 1.5T or 300e9").type("N").showDefault();
   const Option pipeline = c.option("--pipeline", o->pipeline, "Stages of a pipeline, which is forecast and not run")
                               .within<int64_t>(1, 1024)
                               .showDefault();
-  const Option search = c.flag("--search", o->search, "The best strategy for each number of GPUs").excludes(pipeline);
+  const Option search =
+      c.flag("--search", o->search, "The three best strategies for each number of GPUs").excludes(pipeline);
   const Option byCode = c.flag("--by-code", o->byCode,
                                "Times by the code of the plan's kernels, as `gptc explain --target` says them. Needs "
                                "NVRTC and nvdisasm, and no GPU")
@@ -487,6 +422,7 @@ void addEstimateCommand(Command &app) {
                       "name a cluster.toml, or with --slots N forecast serving on this CPU");
     if (gpus.given() && !o->gpus)
       o->gpus = "";  // '' is no number of GPUs
+    o->tokens = tokensOf(o->tokensWritten);
     runEstimate(*o);
   });
 }

@@ -1,12 +1,15 @@
 // 1. Find rows that break physics, without any fit: faster than the device's peak; faster than the network's nominal
 //    bandwidth can carry the bytes; the same configuration with other figures, or once out of memory; more devices with
 //    more than a proportional speed. Rows of the first two kinds are not fitted. Configurations are compared as
-//    resolved, not as written.
+//    resolved, not as written. After the fit: larger micro-batches that were not faster.
 // 2. Fit the scalars by least squares on log(predicted / seen), so that a factor counts the same in both directions,
 //    with Levenberg-Marquardt damping. Start from the file's values and from usual values, and take the better fit. If
 //    there are fewer rows than scalars, the last scalars keep their values.
 // 3. While rows disagree by more than `agreement`, and leaving one out brings the others much closer together, set that
-//    row aside: it contradicts the others. At most a third of the rows.
+//    row aside: it contradicts the others. At most a third of the rows. Of two rows that step 1 found to contradict
+//    each other, set the one aside that the rest, if it suffices for all scalars, predicts worse. If rows disagree
+//    still, fit once more with Huber's loss (1964), which grows linearly beyond `agreement`, so that no row draws the
+//    fit far.
 // 4. Compute each scalar's interval from the Jacobian and Student's t; the degrees of freedom are rows minus scalars.
 // 5. Predict each row once more with scalars fitted to the other rows, if these suffice for all scalars.
 #include "tools/estimate/calibrate.h"
@@ -72,12 +75,14 @@ bool solve(std::vector<std::vector<double>> a, std::vector<double> b, std::vecto
 /// A configuration as resolved, so that the order of settings and explicit defaults make no difference. Leaves out what
 /// costs neither time nor memory (learning rates, seeds), and the numbers of devices and passes.
 struct Work {
-  std::string pass;    // what a rank computes and holds in one pass
-  std::string shared;  // how ranks along `data` share the rest; "" if there is only one
+  int64_t microBatch = 1;  // sequences of a pass
+  std::string pass;        // what a rank computes and holds in one pass, beside their number
+  std::string shared;      // how ranks along `data` share the rest; "" if there is only one
 
   Work(const Config &c, const Estimate &e, bool ours) {
     const ModelConfig &m = c.model;
     const Strategy &s = e.strategy;
+    microBatch = s.microBatch;
     auto add = [](std::string &to, auto... values) { ((to += fmt::format("{} ", values)), ...); };
     add(pass, m.nLayer, m.nHead, m.nKvHead, m.nEmbd, m.ffnDim, m.vocabSize, m.blockSize, nameOf(m.norm),
         nameOf(m.activation), nameOf(m.position), m.causal, m.bias, m.tieEmbeddings, m.embeddingNorm, m.dropout > 0);
@@ -96,18 +101,15 @@ struct Work {
           add(pass, pattern);
     add(pass, c.precision.compute, c.precision.params, nameOf(c.precision.optimizerState));
     // A byte budget for activations has no effect if all fit.
-    add(pass, s.tensor, s.pipeline, s.microBatch,
-        s.remat           ? "full"
-        : e.recompute > 0 ? c.compile.remat
-                          : "none",
-        s.offload);
+    add(pass, s.tensor, s.pipeline, s.remat ? "full" : e.recompute > 0 ? c.compile.remat : "none", s.offload);
     if (ours)
       add(pass, c.parallel.shardsPerRank(), c.compile.libraryCalls, c.compile.autotune == "off",
           c.compile.packWeights ? *c.compile.packWeights ? "packed" : "unpacked" : "auto");
     if (s.data() > 1)
       add(shared, s.zeroStage, s.compression, ours ? nameOf(c.parallel.reduceOrder) : "");
   }
-  bool isSame(const Work &o) const {
+  bool isSame(const Work &o) const { return microBatch == o.microBatch && isSameBesideMicroBatch(o); }
+  bool isSameBesideMicroBatch(const Work &o) const {
     return pass == o.pass && (shared == o.shared || shared.empty() || o.shared.empty());
   }
 };
@@ -147,16 +149,18 @@ public:
 private:
   Calibration result;
   std::vector<std::unique_ptr<Forecaster>> forecasters;
-  std::vector<Work> works;    // one per row
-  std::vector<double> theta;  // logarithms of the fitted scalars; initially of the file's values
-  std::vector<double> usual;  // the second starting point
+  std::vector<Work> works;                           // one per row
+  std::vector<std::pair<size_t, size_t>> conflicts;  // rows whose speeds cannot both be true
+  bool robust = false;                               // with Huber's loss
+  std::vector<double> theta;                         // logarithms of the fitted scalars; initially of the file's values
+  std::vector<double> usual;                         // the second starting point
 
   void load() {
     for (const Observation &o : result.cluster.observations) {
       ObservedRow row;
       row.observation = &o;
       try {
-        const Config config = readForForecast(o.model, o.settings, o.gpus, result.cluster);
+        const Config config = readForForecast(o.model, o.settings, o.gpus, result.cluster, o.pipeline);
         forecasters.push_back(std::make_unique<Forecaster>(config, result.cluster));
       } catch (UserError &e) {
         for (Diagnostic &d : e.diagnostics)
@@ -202,7 +206,12 @@ private:
   Estimate predict(size_t i) const {
     forecasters[i]->setFitted(result.cluster.software.slowdown, result.cluster.software.stepOverhead,
                               result.cluster.network.effective);
-    return forecasters[i]->forecast(forecasters[i]->strategyFor(result.cluster.observations[i].gpus));
+    return forecastOf(i);
+  }
+
+  Estimate forecastOf(size_t i) const {
+    const Observation &o = result.cluster.observations[i];
+    return forecasters[i]->forecast(forecasters[i]->strategyFor(o.gpus, o.pipeline));
   }
 
   // Step 1.
@@ -241,8 +250,8 @@ private:
     compareRows();
   }
 
-  /// Compares rows that are equal, or differ only in the numbers of devices and passes. They are judged but still
-  /// fitted, because either may be wrong.
+  /// Compares rows that are equal, or differ only in the numbers of devices and passes. Either may be wrong: step 3
+  /// decides which is fitted.
   void compareRows() {
     for (size_t i = 0; i < result.rows.size(); ++i)
       for (size_t j = i + 1; j < result.rows.size(); ++j) {
@@ -253,13 +262,16 @@ private:
         if (!(a.seen > 0 && b.seen > 0))
           continue;
         const Strategy &sa = a.estimate.strategy, &sb = b.estimate.strategy;
-        if (sa.gpus != sb.gpus)
-          sa.gpus > sb.gpus ? compareSpeed(b, a) : compareSpeed(a, b);
-        else if (sa.accumulate == sb.accumulate && differ(a.seen, b.seen, agreement))
+        if (sa.gpus != sb.gpus) {
+          if (sa.gpus > sb.gpus ? compareSpeed(b, a) : compareSpeed(a, b))
+            conflicts.push_back({i, j});
+        } else if (sa.accumulate == sb.accumulate && differ(a.seen, b.seen, agreement)) {
+          conflicts.push_back({i, j});
           b.contradictions.push_back(fmt::format(
               "\"{}\" is the same configuration and took {} per step, this one {}; one of them is wrong, or something "
               "else was different",
               a.observation->name, stepOf(a, a.seen), stepOf(b, b.seen)));
+        }
       }
   }
 
@@ -288,13 +300,14 @@ private:
   /// exchange at least as much per pass and per step. So with at least as many passes, the run on more devices takes at
   /// least as long, and with fewer passes at least the proportional time. Only the optimizer and moments, of which each
   /// device owns a smaller part, may take less.
-  static void compareSpeed(const ObservedRow &fewer, ObservedRow &more) {
+  /// True if the rows contradict each other.
+  static bool compareSpeed(const ObservedRow &fewer, ObservedRow &more) {
     const Estimate &f = fewer.estimate, &m = more.estimate;
     const double passes = double(m.strategy.accumulate) / double(f.strategy.accumulate);
     const double owned = std::max(0.0, f.optimizer + f.host - m.optimizer - m.host);
     const double least = std::min(passes, 1.0) * fewer.seen - owned;
     if (!(least > more.seen * (1 + agreement)))
-      return;
+      return false;
     const double speed = m.tokensPerStep / more.seen / (f.tokensPerStep / fewer.seen);
     const double gpus = double(m.strategy.gpus) / double(f.strategy.gpus);
     const std::string work = passes == 1 ? "the same work for each"
@@ -305,11 +318,39 @@ private:
                     "row would have to take {} per step or longer, or that one {} or less",
                     gpus, fewer.observation->name, speed, work, speed * more.seen / least, stepOf(more, least),
                     stepOf(fewer, (more.seen + owned) / std::min(passes, 1.0))));
+    return true;
+  }
+
+  /// A larger micro-batch makes larger products and sends no more: with at least as many tokens in a step it is faster
+  /// per token. Compares rows that differ in nothing else but the number of passes, after the fit, whose forecast tells
+  /// what there was to gain. A doubt only: at the peak there is little.
+  void compareMicroBatches() {
+    for (size_t i = 0; i < result.rows.size(); ++i)
+      for (size_t j = 0; j < result.rows.size(); ++j) {
+        const ObservedRow &small = result.rows[i];
+        ObservedRow &large = result.rows[j];
+        const Estimate &s = small.estimate, &l = large.estimate;
+        auto explained = [](const ObservedRow &r) { return !(r.seen > 0) || r.impossible || r.setAside; };
+        if (works[i].microBatch >= works[j].microBatch || !works[i].isSameBesideMicroBatch(works[j]) ||
+            s.strategy.gpus != l.strategy.gpus || explained(small) || explained(large) ||
+            l.tokensPerStep < s.tokensPerStep)
+          continue;
+        const double tokens = l.tokensPerStep / s.tokensPerStep, gain = tokens * small.seen / large.seen,
+                     expected = tokens * small.predicted / large.predicted;
+        if (gain > 1)
+          continue;
+        large.contradictions.push_back(
+            fmt::format("micro-batch {} was {:.2f} x as fast as {} in \"{}\", where {:.2f} x is forecast: the step "
+                        "would have to take "
+                        "{}, or something else slowed it, as memory that the allocator moves, data, or another job",
+                        l.strategy.microBatch, gain, s.strategy.microBatch, small.observation->name, expected,
+                        stepOf(large, large.seen * gain / std::max(expected, 1.0))));
+      }
   }
 
   Estimate withScalars(size_t i, double slowdown, double effective, double overhead) const {
     forecasters[i]->setFitted(Fitted(slowdown), Fitted(overhead), Fitted(effective));
-    return forecasters[i]->forecast(forecasters[i]->strategyFor(result.cluster.observations[i].gpus));
+    return forecastOf(i);
   }
 
   Fitted &valueOf(Scalar s) {
@@ -366,10 +407,17 @@ private:
     return std::log(predict(i).step / result.rows[i].seen);
   }
 
+  /// Of a residual: its square, and with `robust` Huber's loss. Its derivative is 2 weightOf(e) e.
+  double lossOf(double e) const {
+    e = std::abs(e);
+    return robust && e > agreement ? agreement * (2 * e - agreement) : e * e;
+  }
+  double weightOf(double e) const { return robust && std::abs(e) > agreement ? agreement / std::abs(e) : 1; }
+
   double cost(const std::vector<size_t> &rows, const std::vector<double> &x) {
     double sum = 0;
     for (size_t i : rows)
-      sum += std::pow(residual(i, x), 2);
+      sum += lossOf(residual(i, x));
     return sum;
   }
 
@@ -385,12 +433,14 @@ private:
     return j;
   }
 
-  static std::vector<std::vector<double>> normal(const std::vector<std::vector<double>> &j, size_t n) {
+  /// Sum over rows of weight x row x row'; `weights` empty: 1.
+  static std::vector<std::vector<double>> normal(const std::vector<std::vector<double>> &j, size_t n,
+                                                 const std::vector<double> &weights = {}) {
     std::vector<std::vector<double>> a(n, std::vector<double>(n, 0.0));
-    for (const auto &row : j)
+    for (size_t r = 0; r < j.size(); ++r)
       for (size_t p = 0; p < n; ++p)
         for (size_t q = 0; q < n; ++q)
-          a[p][q] += row[p] * row[q];
+          a[p][q] += (weights.empty() ? 1 : weights[r]) * j[r][p] * j[r][q];
     return a;
   }
 
@@ -399,13 +449,14 @@ private:
     double damping = 1e-2, now = cost(rows, x);
     for (int round = 0; round < 200 && damping < 1e12; ++round) {
       const auto j = jacobian(rows, x);
-      auto a = normal(j, x.size());
-      std::vector<double> g(x.size(), 0.0), step;
+      std::vector<double> g(x.size(), 0.0), step, weights;
       for (size_t r = 0; r < rows.size(); ++r) {
         const double e = residual(rows[r], x);
+        weights.push_back(weightOf(e));
         for (size_t k = 0; k < x.size(); ++k)
-          g[k] -= j[r][k] * e;
+          g[k] -= weights[r] * j[r][k] * e;
       }
+      auto a = normal(j, x.size(), weights);
       for (size_t k = 0; k < x.size(); ++k)
         a[k][k] += damping * (a[k][k] + 1e-6);  // keeps a scalar that no row depends on
       if (!solve(a, g, step)) {
@@ -437,11 +488,8 @@ private:
     return most;
   }
 
-  void fitAll(std::vector<size_t> rows) {
-    std::vector<double> x = fit(rows, theta);
-    if (const std::vector<double> y = fit(rows, usual); cost(rows, y) + 1e-9 < cost(rows, x))
-      x = y;
-    // Step 3.
+  // Step 3. Removes rows that contradict the others from `rows`, and fits `x` to what remains.
+  void setAside(std::vector<size_t> &rows, std::vector<double> &x) {
     const size_t most = rows.size() / 3;
     for (size_t gone = 0; gone < most && worst(rows, x) > agreement && rows.size() > theta.size() + 1; ++gone) {
       size_t bestRow = rows.size();
@@ -464,6 +512,36 @@ private:
       x = bestX;
       contradict(out, x);
     }
+    for (const auto &[i, j] : conflicts) {
+      if (!llvm::is_contained(rows, i) || !llvm::is_contained(rows, j) || rows.size() < theta.size() + 2)
+        continue;
+      std::vector<size_t> others = rows;
+      llvm::erase(others, i);
+      llvm::erase(others, j);
+      const std::vector<double> y = fit(others, x);
+      const double ofI = std::abs(residual(i, y)), ofJ = std::abs(residual(j, y));
+      if (std::abs(ofI - ofJ) < agreement / 2)
+        continue;  // the others cannot tell
+      const size_t out = ofI > ofJ ? i : j;
+      llvm::erase(rows, out);
+      x = fit(rows, x);
+      contradict(out, y);
+    }
+    if (worst(rows, x) <= agreement)
+      return;
+    robust = true;
+    x = fit(rows, x);
+    result.notes.push_back(
+        fmt::format("the rows that are fitted differ by more than {:.0f}%, and which are wrong is open: "
+                    "fitted so that none draws the others far",
+                    100 * agreement));
+  }
+
+  void fitAll(std::vector<size_t> rows) {
+    std::vector<double> x = fit(rows, theta);
+    if (const std::vector<double> y = fit(rows, usual); cost(rows, y) + 1e-9 < cost(rows, x))
+      x = y;
+    setAside(rows, x);
     theta = x;
     for (size_t i : rows)
       result.rows[i].fitted = true;
@@ -519,6 +597,7 @@ private:
   /// Says what would have to be true for a row that contradicts the others.
   void contradict(size_t i, const std::vector<double> &x) {
     ObservedRow &row = result.rows[i];
+    row.setAside = true;
     const double e = std::exp(residual(i, x)) - 1;
     std::string text = fmt::format("contradicts the other rows: they say {} per step, {:+.0f}%",
                                    stepOf(row, row.seen * (1 + e)), 100 * e);
@@ -589,6 +668,7 @@ private:
         row.contradictions.push_back(
             fmt::format("ran, and is predicted to need {} of {}", formatBytes(e.bytesPeak()), formatBytes(d.memory)));
     }
+    compareMicroBatches();
   }
 };
 

@@ -20,8 +20,9 @@ struct ObservedRow {
   double leftOut = 0;  // error after fitting without this row; NaN if the row is not fitted or too few rows remain
   bool fitted = false;
   bool impossible = false;  // contradicts physics, so it is not fitted
+  bool setAside = false;    // contradicts other rows, which agree without it, so it is not fitted
   Estimate estimate;
-  /// Each entry says what is impossible and what would have to be true. A row that contradicts physics is not fitted.
+  /// Each entry says what is impossible, or doubtful, and what would have to be true.
   std::vector<std::string> contradictions;
 };
 

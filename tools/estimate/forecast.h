@@ -32,6 +32,12 @@ struct Strategy {
   std::string name() const;
 };
 
+/// Factors on the seconds of a forecast step between which a run falls with 90% confidence (certainty.h).
+struct Certainty {
+  double low = 1, high = 1;
+  bool byDefault = false;  // by the errors of earlier forecasts with nothing fitted, not by this cluster's own fit
+};
+
 struct Estimate {
   Strategy strategy;
   std::string problem, remedy;  // why the strategy is impossible, "" if it is not; and a remedy
@@ -61,6 +67,8 @@ struct Estimate {
   double hostBytes = 0;  // of all devices of a node, with offload
   Buffers buffers;       // at the peak of memory, by name
   std::string binds;     // the bottleneck: "compute", "memory bandwidth", "node links", "network" or "host"
+  Certainty sure;        // set by judge (certainty.h)
+  std::vector<std::string> neverSeen;  // likewise: what of the strategy no row of the cluster's log has tried
 
   bool fits() const { return problem.empty() && !outOfMemory && !hostOutOfMemory; }
   double days(double tokens) const { return tokens / tokensPerSecond / 86400; }

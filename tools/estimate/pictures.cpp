@@ -38,78 +38,194 @@ std::vector<std::pair<std::string, double>> largest(const Buffers &buffers, size
   return all;
 }
 
-std::string daysPicture(const std::vector<Estimate> &all, double tokens, const ClusterConfig &cluster) {
-  constexpr double width = 900, height = 520, left = 70, right = 230, top = 50, bottom = 60;
-  std::map<std::string, std::vector<const Estimate *>> lines;
-  double x0 = 1e30, x1 = 0, y0 = 1e30, y1 = 0;
-  auto extend = [&](double x, double y) {
-    x0 = std::min(x0, x), x1 = std::max(x1, x), y0 = std::min(y0, y), y1 = std::max(y1, y);
-  };
-  for (const Estimate &e : all)
-    if (e.problem.empty()) {
-      // If checkpointing is left to the forecast, it may change along a line.
-      Strategy s = e.strategy;
-      s.remat = false;
-      lines[s.name()].push_back(&e);
-      extend(double(e.strategy.gpus), e.days(tokens));
-    }
+namespace {
+
+/// Days of a strategy, or of a row of the log.
+double daysOf(const Observation &o, double tokens) { return o.days * tokens / o.tokens; }
+
+/// As in tables: if the fewest days fall below a tenth, all are shown as hours.
+double unitsPerDay(double fewest) { return fewest < 0.1 ? 24 : 1; }
+
+std::string daysTitle(double perDay, double tokens, const ClusterConfig &cluster) {
+  return fmt::format("{} for {:.3g} tokens on {}", perDay > 1 ? "Hours" : "Days", tokens, cluster.name);
+}
+
+/// An interval as a line with caps, along x or along y.
+void whisker(SvgDrawing &d, double x0, double y0, double x1, double y1, const char *colour) {
+  d.line(x0, y0, x1, y1, colour);
+  const double cx = y0 == y1 ? 0 : 3, cy = y0 == y1 ? 3 : 0;
+  d.line(x0 - cx, y0 - cy, x0 + cx, y0 + cy, colour);
+  d.line(x1 - cx, y1 - cy, x1 + cx, y1 + cy, colour);
+}
+
+/// One number of GPUs: a bar for each strategy, and a circle for each row of the log with as many.
+std::string barsOfDays(const std::vector<const Estimate *> &bars, double tokens, const ClusterConfig &cluster) {
+  constexpr double width = 900, left = 250, right = 190, top = 60, each = 30;
+  const int64_t gpus = bars.front()->strategy.gpus;
+  std::vector<const Observation *> seen;
   for (const Observation &o : cluster.observations)
-    if (o.days > 0)
-      extend(double(o.gpus), o.days * tokens / o.tokens);
-  // As in tables: if days fall below a tenth, all are shown as hours.
-  const double perDay = y0 < 0.1 ? 24 : 1;
-  SvgDrawing d(width, height,
-               fmt::format("{} for {:.3g} tokens on {}", perDay > 1 ? "Hours" : "Days", tokens, cluster.name));
-  if (x1 == 0)
-    return d.done();
-  x0 *= 0.85, x1 *= 1.18, y0 *= 0.8, y1 *= 1.25;
-  auto x = [&](double n) { return left + std::log(n / x0) / std::log(x1 / x0) * (width - left - right); };
-  auto y = [&](double n) { return height - bottom - std::log(n / y0) / std::log(y1 / y0) * (height - top - bottom); };
-  for (double t : svgTicks(perDay * y0, perDay * y1)) {
-    d.line(left, y(t / perDay), width - right, y(t / perDay), "#e4e4e4");
-    d.text(left - 8, y(t / perDay) + 4, fmt::format("{:.4g}", t), "end");
+    if (o.days > 0 && o.gpus == gpus)
+      seen.push_back(&o);
+  double fewest = 1e300, most = 0;
+  auto extend = [&](double low, double high) { fewest = std::min(fewest, low), most = std::max(most, high); };
+  for (const Estimate *e : bars)
+    extend(e->days(tokens), e->days(tokens) * e->sure.high);
+  for (const Observation *o : seen)
+    extend(daysOf(*o, tokens), daysOf(*o, tokens));
+  const double perDay = unitsPerDay(fewest);
+  SvgDrawing d(width, top + each * double(bars.size() + seen.size() + 2),
+               fmt::format("{}, {} GPUs", daysTitle(perDay, tokens, cluster), gpus));
+  auto x = [&](double days) { return left + days / most * (width - left - right); };
+  double y = top;
+  for (const auto &[i, e] : llvm::enumerate(bars)) {
+    const double days = e->days(tokens), low = days * e->sure.low, high = days * e->sure.high;
+    d.box(left, y, std::max(1.0, x(days) - left), each - 10, e->fits() ? colours[i % std::size(colours)] : "#cccccc");
+    whisker(d, x(low), y + (each - 10) / 2, x(high), y + (each - 10) / 2, "#000000");
+    d.text(left - 10, y + 14, e->strategy.name(), "end");
+    d.text(x(high) + 8, y + 14,
+           fmt::format("{:.3g} ({:.3g} to {:.3g}){}", perDay * days, perDay * low, perDay * high,
+                       e->fits() ? "" : ", out of memory"));
+    y += each;
   }
-  for (double n = 1; n <= x1; n *= 2)
-    if (n >= x0) {
-      d.line(x(n), top, x(n), height - bottom, "#e4e4e4");
-      d.text(x(n), height - bottom + 18, fmt::format("{:.0f}", n), "middle");
-    }
-  d.text((left + width - right) / 2, height - 16, "GPUs", "middle");
-  size_t index = 0;
-  double legend = top + 10;
-  for (const auto &[name, points] : lines) {
-    const char *colour = colours[index++ % std::size(colours)];
-    const Estimate *before = nullptr;
-    for (const Estimate *e : points) {
-      const double px = x(double(e->strategy.gpus)), py = y(e->days(tokens));
-      if (before)
-        d.line(x(double(before->strategy.gpus)), y(before->days(tokens)), px, py, colour, 1.5);
-      if (e->fits())
-        d.dot(px, py, colour, true);
-      else
-        d.cross(px, py, colour);
-      before = e;
-    }
-    d.line(width - right + 16, legend - 4, width - right + 40, legend - 4, colour, 2);
-    d.text(width - right + 46, legend, name);
-    legend += 18;
+  for (const Observation *o : seen) {
+    d.dot(x(daysOf(*o, tokens)), y + (each - 10) / 2, "#000000", false);
+    d.text(left - 10, y + 14, o->name, "end");
+    d.text(x(daysOf(*o, tokens)) + 10, y + 14, fmt::format("{:.3g} observed", perDay * daysOf(*o, tokens)));
+    y += each;
   }
-  bool seen = false;
-  for (const Observation &o : cluster.observations)
-    if (o.days > 0) {
-      d.dot(x(double(o.gpus)), y(o.days * tokens / o.tokens), "#000000", false);
-      seen = true;
-    }
-  if (seen) {
-    d.dot(width - right + 28, legend - 4, "#000000", false);
-    d.text(width - right + 46, legend, "observed");
-    legend += 18;
-  }
-  if (llvm::any_of(all, [](const Estimate &e) { return e.problem.empty() && !e.fits(); })) {
-    d.cross(width - right + 28, legend - 4, "#000000");
-    d.text(width - right + 46, legend, "out of memory");
-  }
+  whisker(d, left, y + 10, left + 24, y + 10, "#000000");
+  d.text(left + 32, y + 14, "90% interval");
   return d.done();
+}
+
+/// Days over GPUs, both axes logarithmic.
+class LinesOfDays {
+public:
+  LinesOfDays(const std::vector<const Estimate *> &all, double tokens, const ClusterConfig &cluster)
+      : all(all), tokens(tokens), cluster(cluster) {
+    for (const Estimate *e : all) {
+      const double days = e->days(tokens);
+      extend(double(e->strategy.gpus), days * e->sure.low, days * e->sure.high);
+      perDay = unitsPerDay(fewest = std::min(fewest, days));
+    }
+    for (const Observation &o : cluster.observations)
+      if (o.days > 0) {
+        extend(double(o.gpus), daysOf(o, tokens), daysOf(o, tokens));
+        perDay = unitsPerDay(fewest = std::min(fewest, daysOf(o, tokens)));
+      }
+    x0 *= 0.85, x1 *= 1.18, y0 *= 0.8, y1 *= 1.25;
+  }
+
+  std::string drawn() {
+    SvgDrawing d(width, height, daysTitle(perDay, tokens, cluster));
+    axes(d);
+    forecasts(d);
+    legendOfMarks(d);
+    return d.done();
+  }
+
+private:
+  static constexpr double width = 900, height = 520, left = 70, right = 230, top = 50, bottom = 60;
+  const std::vector<const Estimate *> &all;
+  const double tokens;
+  const ClusterConfig &cluster;
+  double x0 = 1e30, x1 = 0, y0 = 1e300, y1 = 0, fewest = 1e300, perDay = 1;
+  double legend = top + 10;
+
+  void extend(double x, double low, double high) {
+    x0 = std::min(x0, x), x1 = std::max(x1, x), y0 = std::min(y0, low), y1 = std::max(y1, high);
+  }
+  double x(double n) const { return left + std::log(n / x0) / std::log(x1 / x0) * (width - left - right); }
+  double y(double n) const { return height - bottom - std::log(n / y0) / std::log(y1 / y0) * (height - top - bottom); }
+
+  void axes(SvgDrawing &d) const {
+    for (double t : svgTicks(perDay * y0, perDay * y1)) {
+      d.line(left, y(t / perDay), width - right, y(t / perDay), "#e4e4e4");
+      d.text(left - 8, y(t / perDay) + 4, fmt::format("{:.4g}", t), "end");
+    }
+    for (double n = 1; n <= x1; n *= 2)
+      if (n >= x0) {
+        d.line(x(n), top, x(n), height - bottom, "#e4e4e4");
+        d.text(x(n), height - bottom + 18, fmt::format("{:.0f}", n), "middle");
+      }
+    d.text((left + width - right) / 2, height - 16, "GPUs", "middle");
+  }
+
+  /// A line per strategy. Equal ones stay apart: each has its own dashes, and points that come later are smaller.
+  void forecasts(SvgDrawing &d) {
+    static constexpr const char *dashes[] = {"", "9 5", "3 3", "12 4 3 4"};
+    std::map<std::string, std::vector<const Estimate *>> lines;
+    for (const Estimate *e : all) {
+      // If checkpointing is left to the forecast, it may change along a line.
+      Strategy s = e->strategy;
+      s.remat = false;
+      lines[s.name()].push_back(e);
+    }
+    size_t index = 0;
+    for (const auto &[name, points] : lines) {
+      const char *colour = colours[index % std::size(colours)], *dash = dashes[index % std::size(dashes)];
+      const double radius = std::max(2.5, 6.0 - double(index));
+      const Estimate *before = nullptr;
+      for (const Estimate *e : points) {
+        const double px = x(double(e->strategy.gpus)), days = e->days(tokens);
+        if (before)
+          d.line(x(double(before->strategy.gpus)), y(before->days(tokens)), px, y(days), colour, 1.5, dash);
+        whisker(d, px, y(days * e->sure.low), px, y(days * e->sure.high), colour);
+        if (e->fits())
+          d.dot(px, y(days), colour, true, radius);
+        else
+          d.cross(px, y(days), colour);
+        before = e;
+      }
+      d.line(width - right + 16, legend - 4, width - right + 40, legend - 4, colour, 2, dash);
+      d.text(width - right + 46, legend, name);
+      legend += 18;
+      ++index;
+    }
+  }
+
+  void legendOfMarks(SvgDrawing &d) {
+    const double at = width - right + 28;
+    auto entry = [&](const char *name) {
+      d.text(width - right + 46, legend, name);
+      legend += 18;
+    };
+    if (llvm::any_of(all, [](const Estimate *e) { return e->fits(); })) {
+      d.dot(at, legend - 4, "#000000", true);
+      entry("forecast, fits");
+    }
+    whisker(d, at, legend - 10, at, legend + 2, "#000000");
+    entry("90% interval");
+    if (llvm::any_of(all, [](const Estimate *e) { return !e->fits(); })) {
+      d.cross(at, legend - 4, "#000000");
+      entry("out of memory");
+    }
+    bool seen = false;
+    for (const Observation &o : cluster.observations)
+      if (o.days > 0) {
+        d.dot(x(double(o.gpus)), y(daysOf(o, tokens)), "#000000", false);
+        seen = true;
+      }
+    if (seen) {
+      d.dot(at, legend - 4, "#000000", false);
+      entry("observed, of the log");
+    }
+  }
+};
+
+}  // namespace
+
+std::string daysPicture(const std::vector<Estimate> &all, double tokens, const ClusterConfig &cluster) {
+  std::vector<const Estimate *> possible;
+  for (const Estimate &e : all)
+    if (e.problem.empty())
+      possible.push_back(&e);
+  if (possible.empty())
+    return SvgDrawing(900, 520, daysTitle(1, tokens, cluster)).done();
+  const int64_t gpus = possible.front()->strategy.gpus;
+  if (llvm::all_of(possible, [&](const Estimate *e) { return e->strategy.gpus == gpus; }))
+    return barsOfDays(possible, tokens, cluster);
+  return LinesOfDays(possible, tokens, cluster).drawn();
 }
 
 std::string stepPicture(const Estimate &e) {
@@ -133,6 +249,7 @@ std::string stepPicture(const Estimate &e) {
     total += p.amount;
     most = std::max(most, total);
   }
+  most = std::max(most, total * e.sure.high);
   auto x = [&](double s) { return left + s / most * (width - left - right); };
   double at = 0, y = top;
   for (const auto &[i, p] : llvm::enumerate(parts)) {
@@ -147,7 +264,11 @@ std::string stepPicture(const Estimate &e) {
   }
   d.box(left, y, std::max(1.0, at / most * (width - left - right)), each - 10, "#444444");
   d.text(left - 10, y + 16, "step", "end");
-  d.text(x(at) + 6, y + 16, formatSeconds(at));
+  d.text(x(at * e.sure.high) + 6, y + 16, formatSeconds(at));
+  const double middle = y + (each - 10) / 2;
+  whisker(d, x(at * e.sure.low), middle, x(at * e.sure.high), middle, "#000000");
+  d.text(left, y + each + 12,
+         fmt::format("90% interval: {} to {}", formatSeconds(at * e.sure.low), formatSeconds(at * e.sure.high)));
   return d.done();
 }
 
@@ -195,6 +316,15 @@ std::string memoryPicture(const Estimate &e, const std::vector<double> &curve, c
   d.text(width - right + 30, label, "at the peak:");
   for (const auto &[name, bytes] : largest(e.buffers, 12))
     d.text(width - right + 30, label += 18, fmt::format("{:>10}  {}", formatBytes(bytes), name));
+  // The areas by name, since a thin one has no room for its own.
+  label = std::max(label + 24, height - bottom - 18 * 4);
+  static constexpr const char *areas[] = {"activations of a pass", "gathered and reserved", "optimizer state",
+                                          "gradients", "parameters"};
+  for (const auto &[i, name] : llvm::enumerate(areas)) {
+    const double row = label + 18 * double(i);
+    d.box(width - right + 30, row - 10, 12, 12, colours[4 - i]);
+    d.text(width - right + 50, row, name);
+  }
   return d.done();
 }
 

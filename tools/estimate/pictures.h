@@ -8,8 +8,8 @@ namespace gptc {
 /// The largest buffers, largest first; leaves out those below a thousandth of the total.
 std::vector<std::pair<std::string, double>> largest(const Buffers &buffers, size_t most);
 
-/// Days for `tokens` by number of GPUs, both axes logarithmic: a line per strategy, crosses where memory does not
-/// suffice, points for the cluster's observations of the same model.
+/// Days for `tokens` by number of GPUs, both axes logarithmic: a line per strategy with its 90% intervals, crosses
+/// where memory does not suffice, circles for the cluster's observations. With one number of GPUs: a bar per strategy.
 std::string daysPicture(const std::vector<Estimate> &all, double tokens, const ClusterConfig &cluster);
 /// A waterfall of one step: seconds by cause.
 std::string stepPicture(const Estimate &e);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 namespace gptc {
 
@@ -193,6 +194,17 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
 // most that any did.
 static constexpr int enough = 3;
 
+/// Bytes by which the plan of `s` probably exceeds the formula.
+static double beyondFormula(const Forecaster::Plans &plans, const Strategy &s) {
+  double beyond = 0;
+  if (auto it = plans.beyond.find(Forecaster::likeOf(s)); it != plans.beyond.end())
+    beyond = it->second;
+  else if (plans.tooLarge >= enough)
+    for (const auto &[like, bytes] : plans.beyond)
+      beyond = std::max(beyond, bytes);
+  return beyond;
+}
+
 std::optional<Estimate> runnable(Forecaster &f, const std::vector<Estimate> &found) {
   std::optional<Estimate> least;
   const double memory = f.cluster().device.memory;
@@ -205,13 +217,7 @@ std::optional<Estimate> runnable(Forecaster &f, const std::vector<Estimate> &fou
       return e;
     const Strategy &s = e.strategy;
     Forecaster::Plans &plans = f.plansOnGpus();
-    double beyond = 0;
-    if (auto it = plans.beyond.find(Forecaster::likeOf(s)); it != plans.beyond.end())
-      beyond = it->second;
-    else if (plans.tooLarge >= enough)
-      for (const auto &[like, bytes] : plans.beyond)
-        beyond = std::max(beyond, bytes);
-    if (e.bytesPeak() + beyond > memory)
+    if (e.bytesPeak() + beyondFormula(plans, s) > memory)
       continue;  // too large, judging by similar plans
     Estimate planned = f.forecast(s);
     refuseBeyondBudget(f, planned);
@@ -223,6 +229,23 @@ std::optional<Estimate> runnable(Forecaster &f, const std::vector<Estimate> &fou
       least = std::move(planned);
   }
   return least;
+}
+
+std::vector<Estimate> othersRunnable(Forecaster &f, const std::vector<Estimate> &found, const Estimate &best,
+                                     size_t most) {
+  const ClusterConfig &c = f.cluster();
+  std::set<std::string> names = {best.strategy.name()};
+  std::vector<Estimate> others;
+  for (const Estimate &e : found) {
+    if (others.size() == most || !e.fits())
+      break;  // those that do not fit come last
+    const bool small = c.device.isCpu || e.bytesPeak() + beyondFormula(f.plansOnGpus(), e.strategy) <= c.device.memory;
+    // What is faster than the best by the formula did not fit as a plan.
+    if (!e.predictedOnly && small && e.tokensPerSecond <= best.tokensPerSecond * (1 + searched) &&
+        names.insert(e.strategy.name()).second)
+      others.push_back(e);
+  }
+  return others;
 }
 
 std::vector<std::string> whySlower(const Estimate &slow, const Estimate &fast) {

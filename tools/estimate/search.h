@@ -25,6 +25,12 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus);
 /// fits, the plan with the least memory. nullopt if gptc can run none.
 std::optional<Estimate> runnable(Forecaster &f, const std::vector<Estimate> &found);
 
+/// The best runnable entries of `found` after `best`, each with another Strategy::name(), at most `most`; with the
+/// formula's memory. Leaves out those that do not fit by it or, judging by the plans made so far, exceed it too far to
+/// fit.
+std::vector<Estimate> othersRunnable(Forecaster &f, const std::vector<Estimate> &found, const Estimate &best,
+                                     size_t most);
+
 /// Why `slow` is slower than `fast`, in bytes and seconds: one line per cause, the largest first.
 std::vector<std::string> whySlower(const Estimate &slow, const Estimate &fast);
 

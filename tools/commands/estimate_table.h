@@ -1,0 +1,23 @@
+// How `gptc estimate` shows forecasts of training: a table with notes, or JSON.
+#pragma once
+
+#include "support/json.h"
+#include "tools/estimate/forecast.h"
+
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+/// All of one forecast. `tokens`: of the whole run.
+nlohmann::ordered_json jsonOf(const Estimate &e, double tokens, const ClusterConfig &c);
+
+/// A line for each forecast, below a line of headings. A star marks what no log has tried.
+std::string tableOf(const std::vector<Estimate> &all, double tokens, const ClusterConfig &c);
+
+/// Paragraphs below the table, of `best` (bestOf) and of all: how sure it is, what the star means, and of what the
+/// memory that does not suffice consists.
+std::vector<std::string> notesOf(const std::vector<Estimate> &all, const Estimate &best, double tokens,
+                                 const ClusterConfig &c);
+
+}  // namespace gptc
