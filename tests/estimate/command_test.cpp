@@ -216,6 +216,29 @@ TEST(Command, SearchShowsThreeStrategiesAndWhatBindsThem) {
   }
 }
 
+TEST(Command, DaysToALoss) {
+  const std::string of = "estimate examples/bloom-7b1.toml --cluster examples/clusters/jean-zay.toml --gpus 16 --set "
+                         "parallel.zero_stage=1 --set train.micro_batch=2 --set accumulate=256 ";
+  const Ran r = gptc(of);
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("\nloss: 2.2 nats per token expected after 1e+11 tokens, by the law of Hoffmann et al. 2022"),
+            std::string::npos)
+      << r.out;
+  EXPECT_NE(r.out.find("\nbatch: 8.39e+06 tokens a step (16 GPUs, ZeRO-1) are beyond the critical batch of 4.73e+06"),
+            std::string::npos)
+      << r.out;
+  const auto at = parseJson(gptc(of + "--json").out), to = parseJson(gptc(of + "--json --loss 2.5").out);
+  EXPECT_NEAR(double(at["loss"]["by_law"]), 2.1955, 1e-3);
+  EXPECT_EQ(at["loss"]["beyond_critical_batch"], true);
+  EXPECT_NEAR(double(to["loss"]["by_law"]), 2.5, 1e-9);
+  EXPECT_EQ(to["loss"]["goal"], 2.5);
+  EXPECT_LT(double(to["days"]), double(at["days"]));
+  EXPECT_NEAR(double(to["days"]) / double(at["days"]), double(to["tokens"]) / double(at["tokens"]), 1e-9);
+  EXPECT_EQ(gptc(of + "--loss 1.9").code, 3);
+  for (const char *bad : {"--loss 0", "--loss nan", "--loss 2.5 --tokens 1B"})
+    EXPECT_EQ(gptc(of + bad).code, 2) << bad;
+}
+
 TEST(Command, TokensTakeSuffixes) {
   const std::string of = "estimate examples/gpt2-124m.toml --cluster examples/clusters/8xh100.toml --gpus 8 --json "
                          "--set parallel.zero_stage=1 ";

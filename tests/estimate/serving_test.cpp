@@ -339,6 +339,8 @@ TEST_F(EstimateServing, OptionsGoWithTheirForecast) {
   EXPECT_EQ(code({"--slots", "2", "--nodes", "2"}), 2);
   for (const std::vector<std::string> &alone : {std::vector<std::string>{"--gpus", "8"},
                                                 {"--tokens", "1e9"},
+                                                {"--loss", "3"},
+                                                {"--curve", "log.jsonl"},
                                                 {"--pipeline", "2"},
                                                 {"--search"},
                                                 {"--by-code"},

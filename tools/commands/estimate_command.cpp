@@ -6,6 +6,7 @@
 #include "support/words.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/estimate_loss.h"
 #include "tools/commands/estimate_serving.h"
 #include "tools/commands/estimate_table.h"
 #include "tools/commands/run_as_options.h"
@@ -62,7 +63,7 @@ struct EstimateOptions {
   std::string model, cluster, svg, tokensWritten = "100B";
   std::optional<std::string> gpus;
   std::vector<std::string> settings;
-  double tokens = 0;
+  LossRequest loss;
   bool json = false, search = false, byCode = false;
   int64_t pipeline = 1;
   ServingRequest serving;
@@ -185,17 +186,25 @@ void runEstimate(const EstimateOptions &o) {
   for (const Estimate &e : all)
     if (counts.empty() || counts.back() != e.strategy.gpus)
       counts.push_back(e.strategy.gpus);
+  const LossForecast loss = forecastLoss(*config, o.loss, tokensOf(o.tokensWritten));
+  const double tokens = loss.tokens;
   if (o.json) {
+    auto show = [&](const Estimate &e) {
+      json j = jsonOf(e, tokens, cluster);
+      if (e.problem.empty())
+        j["loss"] = jsonOf(loss, e);
+      return j;
+    };
     auto bestFor = [&](int64_t gpus) {
       std::vector<Estimate> here;
       for (const Estimate &e : all)
         if (e.strategy.gpus == gpus)
           here.push_back(e);
       const Estimate *best = o.search ? &here.front() : bestOf(here);
-      json j = jsonOf(*best, o.tokens, cluster);
+      json j = show(*best);
       if (here.size() > 1)
         for (const Estimate &e : here)
-          j["alternatives"].push_back(jsonOf(e, o.tokens, cluster));
+          j["alternatives"].push_back(show(e));
       return j;
     };
     json out = json::array();
@@ -205,21 +214,22 @@ void runEstimate(const EstimateOptions &o) {
   } else {
     if (config)
       fmt::print("{}: {:.4g} parameters, {:.3g} tokens, on {} ({} per node, {}, {} {})\n\n", config->name,
-                 parameterCount(*config), o.tokens, cluster.device.name, cluster.node.devices,
+                 parameterCount(*config), tokens, cluster.device.name, cluster.node.devices,
                  formatBytes(cluster.device.memory), formatFlops(cluster.device.peak(config->precision.compute)),
                  config->precision.compute);
-    fmt::print("{}", tableOf(all, o.tokens, cluster));
+    fmt::print("{}", tableOf(all, tokens, cluster));
     if (!o.search && o.pipeline == 1)
       fmt::print(
           "\n`--search` also tries micro-batches, accumulation, tensor parallelism, checkpointing and offload\n");
-    for (const std::string &note : notesOf(all, shownBest(all), o.tokens, cluster))
-      fmt::print("\n{}\n", note);
-    for (const std::string &line : networkAdvice(all, cluster, o.tokens))
-      fmt::print("\n{}\n", line);
+    const Estimate best = shownBest(all);
+    for (const auto &notes : {notesOf(all, best, tokens, cluster), notesOf(loss, all, best),
+                              memoryNotesOf(all, cluster), networkAdvice(all, cluster, tokens)})
+      for (const std::string &note : notes)
+        fmt::print("\n{}\n", note);
   }
   if (!o.svg.empty()) {
     makeFolder(o.svg);
-    writeFileAtomically(o.svg + "/days.svg", daysPicture(all, o.tokens, cluster));
+    writeFileAtomically(o.svg + "/days.svg", daysPicture(all, tokens, cluster));
     const Estimate *best = bestOf(all);
     writeFileAtomically(o.svg + "/step.svg", stepPicture(*best));
     Config c = *config;
@@ -393,6 +403,14 @@ void addEstimateCommand(Command &app) {
       c.option("--gpus", o->gpus, "How many: 8, 1..64 (powers of two) or 8,16,48; else as [parallel] says").type("N");
   const Option tokens =
       c.option("--tokens", o->tokensWritten, "Tokens of the whole run: 300B, 1.5T or 300e9").type("N").showDefault();
+  const Option loss =
+      c.option("--loss", o->loss.loss,
+               "A loss in nats per token instead: as many tokens as it takes, by the law of Hoffmann et "
+               "al. 2022 or with --curve by that")
+          .within(1e-3, 20.0)
+          .excludes(tokens);
+  const Option curve = c.option("--curve", o->loss.curve, "Continues the loss of a run of this model by its log")
+                           .type("OUT_DIR/log.jsonl");
   const Option pipeline = c.option("--pipeline", o->pipeline, "Stages of a pipeline, which is forecast and not run")
                               .within<int64_t>(1, 1024)
                               .showDefault();
@@ -405,7 +423,7 @@ void addEstimateCommand(Command &app) {
                             .excludes(search);
   c.flag("--json", o->json, "Prints JSON: one object for one number of GPUs or for serving, else a list");
   const Option svg = c.option("--svg", o->svg, "Draws days.svg, step.svg and memory.svg into a folder").type("FOLDER");
-  const Option slots = addServingOptions(c, o->serving, {gpus, tokens, pipeline, search, byCode, svg});
+  const Option slots = addServingOptions(c, o->serving, {gpus, tokens, loss, curve, pipeline, search, byCode, svg});
   c.run([o, cluster, gpus, slots] {
     if (slots.given()) {
       o->serving.model = o->model;
@@ -422,7 +440,6 @@ void addEstimateCommand(Command &app) {
                       "name a cluster.toml, or with --slots N forecast serving on this CPU");
     if (gpus.given() && !o->gpus)
       o->gpus = "";  // '' is no number of GPUs
-    o->tokens = tokensOf(o->tokensWritten);
     runEstimate(*o);
   });
 }

@@ -154,6 +154,11 @@ std::vector<std::string> notesOf(const std::vector<Estimate> &all, const Estimat
   if (!untried.empty())
     notes.push_back(
         fmt::format("* never seen: no log of {} has {}. No interval counts that.", c.name, llvm::join(untried, ", ")));
+  return notes;
+}
+
+std::vector<std::string> memoryNotesOf(const std::vector<Estimate> &all, const ClusterConfig &c) {
+  std::vector<std::string> notes;
   for (const Estimate &e : all)
     if (e.outOfMemory) {
       std::vector<std::string> parts;

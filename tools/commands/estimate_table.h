@@ -15,9 +15,11 @@ nlohmann::ordered_json jsonOf(const Estimate &e, double tokens, const ClusterCon
 /// A line for each forecast, below a line of headings. A star marks what no log has tried.
 std::string tableOf(const std::vector<Estimate> &all, double tokens, const ClusterConfig &c);
 
-/// Paragraphs below the table, of `best` (bestOf) and of all: how sure it is, what the star means, and of what the
-/// memory that does not suffice consists.
+/// Paragraphs below the table: how sure `best` is, if it fits; and what the star means.
 std::vector<std::string> notesOf(const std::vector<Estimate> &all, const Estimate &best, double tokens,
                                  const ClusterConfig &c);
+
+/// Of what the memory consists that does not suffice: a line for each forecast.
+std::vector<std::string> memoryNotesOf(const std::vector<Estimate> &all, const ClusterConfig &c);
 
 }  // namespace gptc
