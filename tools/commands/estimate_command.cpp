@@ -311,6 +311,7 @@ void runCalibrate(const CalibrateOptions &o) {
     for (const ObservedRow &r : c.rows) {
       json e = {{"name", r.observation->name},
                 {"fitted", r.fitted},
+                {"set_aside", r.setAside || r.impossible},
                 {"s_per_step", r.predicted},
                 {"oom", r.estimate.outOfMemory}};
       if (r.seen > 0) {

@@ -341,8 +341,7 @@ private:
           continue;
         large.contradictions.push_back(
             fmt::format("micro-batch {} was {:.2f} x as fast as {} in \"{}\", where {:.2f} x is forecast: the step "
-                        "would have to take "
-                        "{}, or something else slowed it, as memory that the allocator moves, data, or another job",
+                        "would have to take {}, or something else slowed it, such as data or another job",
                         l.strategy.microBatch, gain, s.strategy.microBatch, small.observation->name, expected,
                         stepOf(large, large.seen * gain / std::max(expected, 1.0))));
       }
