@@ -40,7 +40,11 @@ void Cut::apply(State &s, llvm::StringRef axis, int64_t ranks) const {
 bool isPiece(const State &s) { return hasFact<&StateFacts::cutData>(s) || hasFact<&StateFacts::cutTensor>(s); }
 
 int64_t LogicalParts::ofRank(const Module &m) {
-  return std::max<int64_t>(1, fact<&ParallelFacts::logicalTensor>(m) / fact<&ParallelFacts::tensor>(m));
+  const int64_t all = fact<&ParallelFacts::logicalTensor>(m), ranks = fact<&ParallelFacts::tensor>(m);
+  if (all > 1 && (!std::has_single_bit(uint64_t(all)) || all % ranks))
+    throw UserError(ErrorCode::GirInvalid, fmt::format("logical_tensor = {} with tensor = {}", all, ranks),
+                    "a power of two that is a multiple of the ranks works");
+  return std::max<int64_t>(1, all / ranks);
 }
 
 std::optional<LogicalParts> LogicalParts::of(const Module &m, const State &s) {

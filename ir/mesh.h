@@ -71,7 +71,7 @@ struct LogicalParts {
   std::vector<int64_t> groups;
 
   /// How many parts a rank along "tensor" has: consecutive ones, so that the tree of their sums is a part of the whole
-  /// tree. At least 1.
+  /// tree. At least 1. Throws UserError(GirInvalid) if all parts are no power of two or no multiple of the ranks.
   static int64_t ofRank(const Module &m);
   /// nullopt if the parts do not share the state. Throws UserError(GirInvalid) if a group does not divide by ofRank(m).
   static std::optional<LogicalParts> of(const Module &m, const State &s);

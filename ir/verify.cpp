@@ -8,7 +8,6 @@
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
 
-#include <bit>
 #include <cmath>
 
 namespace gptc {
@@ -40,7 +39,6 @@ public:
     for (std::string &problem : moduleFactProblems(module))
       if (violations.size() < maxViolations)
         violations.push_back(std::move(problem));
-    verifyLogicalTensor();
     for (const auto &s : module.states)
       verifyState(*s);
     requireAllShares();
@@ -160,15 +158,6 @@ private:
       }
     }
     return true;
-  }
-
-  /// Logical parts are the leaves of a binary tree, of which each rank along "tensor" has a subtree.
-  void verifyLogicalTensor() {
-    const int64_t *parts = peekFact<&ParallelFacts::logicalTensor>(module);
-    const int64_t *ranks = peekFact<&ParallelFacts::tensor>(module);
-    if (parts && *parts > 1 && (!std::has_single_bit(uint64_t(*parts)) || (ranks && *ranks > 0 && *parts % *ranks)))
-      add(fmt::format("`{}` must be a power of two and a multiple of `{}`", FactAt<&ParallelFacts::logicalTensor>::name,
-                      FactAt<&ParallelFacts::tensor>::name));
   }
 
   /// Logical parts: a dimension, and groups that add up to its extent.

@@ -552,9 +552,7 @@ int64_t logicalParts(const Module &m, int64_t ranks) {
       fact<&PrecisionFacts::weights>(m) != Weights::compute && !m.function("forward") && trainsNothing(m);
   if (parts == 1 || rounds)
     return 0;
-  if ((parts & (parts - 1)) || parts % ranks)
-    throw UserError(ErrorCode::GirInvalid, fmt::format("logical_tensor = {} with tensor = {}", parts, ranks),
-                    "a power of two that is a multiple of the ranks works");
+  (void)LogicalParts::ofRank(m);
   checkParts(m);
   return parts;
 }

@@ -21,6 +21,17 @@ TEST(Mesh, GroupsAreRowsAndColumns) {
   EXPECT_TRUE(mesh.group("pipeline", 0).empty());
 }
 
+TEST(Mesh, LogicalPartsAreATreeOfWhichRanksHaveParts) {
+  auto parts = [](const char *attributes) {
+    return LogicalParts::ofRank(*parseModule(std::string("module {") + attributes + "} {\n}"));
+  };
+  EXPECT_EQ(parts("mesh_tensor=4"), 1);
+  EXPECT_EQ(parts("logical_tensor=8"), 8);
+  EXPECT_EQ(parts("logical_tensor=8, mesh_tensor=4"), 2);
+  for (const char *bad : {"logical_tensor=6", "logical_tensor=4, mesh_tensor=8", "logical_tensor=8, mesh_tensor=3"})
+    EXPECT_THROW(parts(bad), UserError) << bad;
+}
+
 TEST(Mesh, CollectivesMeetAlongTheirAxis) {
   auto m = parseModule(R"(module {mesh_data=2, mesh_tensor=2} {
     func @f(%x: f32[3->4,2]) -> (f32[3->4,2], f32[2,2], f32[3->4,2], f32[3->4,2]) {

@@ -1,7 +1,6 @@
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -145,13 +144,6 @@ INSTANTIATE_TEST_SUITE_P(
         Slip{"decay=true", "decay=true, logical_parts=[2, 8]", "`logical_parts` must be"},
         Slip{"decay=true", "decay=true, logical_parts=[1, 4, 3]", "`logical_parts` must be"},
         Slip{"decay=true", "decay=true, logical_parts=[0, 9223372036854775807, 5]", "`logical_parts` must be"}));
-
-TEST(Verify, LogicalPartsAreATree) {
-  auto with = [](const char *attributes) { return fmt::format("module {{{}}} {{\n{}}}\n", attributes, valid); };
-  EXPECT_EQ(joined(violations(with("logical_tensor=8, mesh_tensor=4"))), "");
-  for (const char *bad : {"logical_tensor=6", "logical_tensor=4, mesh_tensor=8", "logical_tensor=8, mesh_tensor=3"})
-    EXPECT_NE(joined(violations(with(bad))).find("`logical_tensor` must be a power of two"), std::string::npos) << bad;
-}
 
 TEST(Verify, MissingEnds) {
   EXPECT_EQ(joined(violations("func @f() {\n}")), "@f: the last op must be 'return'\n");
