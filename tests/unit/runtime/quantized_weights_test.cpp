@@ -206,7 +206,7 @@ const std::string kPartOfFour = std::string(kPart) + R"(
 const std::string kPartOfEight = std::string(kPart) + R"(
   state @numbers.a : u32[1,64,32] {kind="quantized", of="h.0.attn.c_attn.weight"}
   state @scales.a : f16[1,8,32] {kind="quantized", of="h.0.attn.c_attn.weight"}
-  state @numbers.p : u32[2,64,32] {kind="quantized", of="h.0.mlp.c_proj.weight"}
+  state @numbers.p : u32[2,32,32] {kind="quantized", of="h.0.mlp.c_proj.weight"}
   state @scales.p : f16[2,8,32] {kind="quantized", of="h.0.mlp.c_proj.weight"}
 })";
 
