@@ -23,7 +23,7 @@ TEST(Mesh, GroupsAreRowsAndColumns) {
 
 TEST(Mesh, LogicalPartsAreATreeOfWhichRanksHaveParts) {
   auto parts = [](const char *attributes) {
-    return LogicalParts::ofRank(*parseModule(std::string("module {") + attributes + "} {\n}"));
+    return LogicalParts::ofRank(*parseModule(std::string("module {") + attributes + "} {\n}", "test"));
   };
   EXPECT_EQ(parts("mesh_tensor=4"), 1);
   EXPECT_EQ(parts("logical_tensor=8"), 8);
