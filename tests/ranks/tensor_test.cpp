@@ -409,36 +409,65 @@ double distance(const Outcome &a, const Outcome &b, const std::string &name) {
 // it does not.
 const std::vector<std::string> smooth = {"optimizer.eps=0.01"};
 
-/// How far rounding alone moves results is seen between two plans for one rank: in other orders of the same sums, each
-/// as good as any; or, where storage is narrow, with and without that. With narrow storage several ranks are as far
-/// from the wide plan as one rank is, so at most twice as far from one rank. This holds for the largest difference of
-/// all steps, and of all states; at a single one the two may be closer by chance.
+/// How far rounding alone moves results is seen between plans for one rank: in other orders of the same sums, each as
+/// good as any.
 class TensorPlans : public testing::Test {
 protected:
   static void expectAsGoodAsOne(RankCut c) {
-    const bool narrow = c.compute != "fp32";
     RankCut one{1, 0, 4, "tree", c.compute, c.optimizer}, other{1, 0, 1, "fast", "fp32", c.optimizer};
     if (c.optimizer == "adamw")
       c.settings.insert(c.settings.end(), smooth.begin(), smooth.end());
     one.settings = other.settings = c.settings;
     const Outcome a = train(one, 3), b = train(other, 3), got = train(c, 3);
-    const double factor = narrow ? 2 : 16;
-    auto moved = [&](size_t i) { return double(std::fabs(a.losses[i] - b.losses[i])); };
-    const double most = std::max({moved(0), moved(1), moved(2)});
+    constexpr double factor = 16;
     for (size_t i = 0; i < a.losses.size(); ++i)
-      EXPECT_NEAR(got.losses[i], a.losses[i], factor * (narrow ? most : moved(i)) + 0x1p-20 * a.losses[i]) << i;
+      EXPECT_NEAR(got.losses[i], a.losses[i], factor * std::fabs(a.losses[i] - b.losses[i]) + 0x1p-20 * a.losses[i])
+          << i;
     EXPECT_LT(got.losses[2], got.losses[0]) << "it learns nothing";
-    double apart = 0;
-    for (const auto &[name, bytes] : a.states)
-      apart = std::max(apart, distance(a, b, name));
+    const double apart = farthest(a, b);
     ASSERT_GT(apart, 0);
+    EXPECT_LE(farthest(a, got), factor * apart);
+  }
+
+  /// With narrow storage plans of one rank are also narrow or not, and add features in parts or not. Several ranks are
+  /// as far from the wide plan as one rank is, so at most twice as far from one rank. This holds for the largest
+  /// difference of all steps of several runs, and of all states; at a single one any two may be close by chance.
+  static void expectAsGoodAsOneNarrow(RankCut c) {
+    double moved = 0, movedStates = 0, ranks = 0, rankStates = 0;
+    for (const char *rate : {"0.005", "0.0075", "0.01", "0.0125"}) {
+      c.settings = smooth;
+      c.settings.push_back(std::string("optimizer.lr=") + rate);
+      RankCut one{1, 0, 4, "tree", c.compute, c.optimizer}, wide{1, 0, 1, "fast", "fp32", c.optimizer};
+      one.settings = wide.settings = c.settings;
+      RankCut parts = one;
+      parts.settings.push_back(fmt::format("parallel.logical_tensor={}", c.tensor));
+      const Outcome a = train(one, 3), b = train(wide, 3), inParts = train(parts, 3), got = train(c, 3);
+      for (size_t i = 0; i < a.losses.size(); ++i) {
+        moved = std::max(
+            {moved, double(std::fabs(a.losses[i] - b.losses[i])), double(std::fabs(a.losses[i] - inParts.losses[i]))});
+        ranks = std::max(ranks, double(std::fabs(a.losses[i] - got.losses[i])));
+      }
+      movedStates = std::max({movedStates, farthest(a, b), farthest(a, inParts)});
+      rankStates = std::max(rankStates, farthest(a, got));
+      EXPECT_LT(got.losses[2], got.losses[0]) << "it learns nothing";
+    }
+    ASSERT_GT(moved, 0);
+    EXPECT_LE(ranks, 2 * moved);
+    EXPECT_LE(rankStates, 2 * movedStates);
+  }
+
+private:
+  /// The largest difference of all states.
+  static double farthest(const Outcome &a, const Outcome &b) {
+    double most = 0;
     for (const auto &[name, bytes] : a.states)
-      EXPECT_LE(distance(a, got, name), factor * apart) << name;
+      most = std::max(most, distance(a, b, name));
+    return most;
   }
 };
 
 TEST_F(TensorPlans, TwoRanks) { expectAsGoodAsOne({1, 0, 4, "tree", "fp32", "adamw", 2}); }
-TEST_F(TensorPlans, TwoRanksLowPrecision) { expectAsGoodAsOne({1, 0, 4, "tree", "bf16", "adamw", 2}); }
+TEST_F(TensorPlans, TwoRanksLowPrecision) { expectAsGoodAsOneNarrow({1, 0, 4, "tree", "bf16", "adamw", 2}); }
 TEST_F(TensorPlans, Alibi) { expectAsGoodAsOne({1, 0, 4, "tree", "fp32", "adamw", 2, {"model.position=alibi"}}); }
 TEST_F(TensorPlans, Adafactor) { expectAsGoodAsOne({2, 1, 2, "tree", "fp32", "adafactor", 2}); }
 TEST_F(TensorPlans, TwoByTwoRanks) { expectAsGoodAsOne({2, 1, 2, "tree", "fp32", "adamw", 2}); }
