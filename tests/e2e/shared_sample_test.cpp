@@ -369,11 +369,16 @@ TEST_F(SharedSampleTest, AnErrorOfAPromptComesOnce) {
   const std::string plan = trained(gpt2, {"train.steps=3"});
   writeFile(w.path("prompts.jsonl"),
             "{\"prompt\":\"the cat\",\"max_tokens\":9}\n{\"prompt\":\"\"}\n{\"prompt\":\"it\"}\n");
-  const Result r = w.gptrun({"sample", plan, "--tensor", "2", "--jsonl", "--prompts", w.path("prompts.jsonl")});
-  EXPECT_EQ(r.code, 3) << r.output;
-  EXPECT_NE(r.output.find("{\"prompt\":0,\"sample\":0,"), std::string::npos) << r.output;
-  EXPECT_NE(r.output.find("error[GPTC0302]: " + w.path("prompts.jsonl") + ", line 2: "), std::string::npos) << r.output;
-  EXPECT_EQ(r.output.find("error[", r.output.find("error[") + 1), std::string::npos) << r.output;
+  for (const std::vector<std::string> &more : {std::vector<std::string>{}, {"--beams", "2"}}) {
+    std::vector<std::string> args = {"sample", plan, "--tensor", "2", "--jsonl", "--prompts", w.path("prompts.jsonl")};
+    args.insert(args.end(), more.begin(), more.end());
+    const Result r = w.gptrun(args);
+    EXPECT_EQ(r.code, 3) << r.output;
+    EXPECT_NE(r.output.find("{\"prompt\":0,\"sample\":0,"), std::string::npos) << r.output;
+    EXPECT_NE(r.output.find("error[GPTC0302]: " + w.path("prompts.jsonl") + ", line 2: "), std::string::npos)
+        << r.output;
+    EXPECT_EQ(r.output.find("error[", r.output.find("error[") + 1), std::string::npos) << r.output;
+  }
 }
 
 }  // namespace

@@ -313,6 +313,7 @@ TEST(Planted, ALargerMicroBatchThatIsNotFaster) {
   };
   EXPECT_TRUE(told(large, 10.2));
   EXPECT_FALSE(told(large, 9.8));
+  EXPECT_FALSE(told(large, 10.01)) << "as fast";
   EXPECT_FALSE(told(fewer, 4.9)) << "a step of fewer tokens, whose fixed costs count more";
   Logged other = large;
   other.remat = false;

@@ -108,7 +108,8 @@ TEST(NeverSeen, IsWhatNoRowHas) {
   EXPECT_EQ(neverSeen(s, c), (Words{"pipeline", "offload", "compression"}));
   // A row tries it, if it has a speed.
   Observation o;
-  o.gpus = 32, o.pipeline = 2, o.settings = {"parallel.tensor=2", "parallel.tensor=16", "parallel.offload=optimizer"};
+  o.gpus = 32, o.pipeline = 2,
+  o.settings = {"parallel.tensor=2", "parallel.tensor=16", "parallel.offload=\"optimizer\""};
   c.observations.push_back(o);
   s.tensor = 16, s.compression = "none";
   EXPECT_EQ(neverSeen(s, c).size(), 3u);

@@ -34,6 +34,7 @@ const char *nameOf(Scalar s) {
 
 namespace {
 
+constexpr double sameSpeed = 0.01;  // relative; what two runs of one job differ by
 constexpr double agreement = 0.08;  // relative; smaller differences between rows of one log are no contradiction
 constexpr double memoryAgreement = 0.15;
 constexpr size_t mostScalars = 3;
@@ -337,7 +338,7 @@ private:
           continue;
         const double tokens = l.tokensPerStep / s.tokensPerStep, gain = tokens * small.seen / large.seen,
                      expected = tokens * small.predicted / large.predicted;
-        if (gain > 1)
+        if (gain > 1 - sameSpeed)
           continue;
         large.contradictions.push_back(
             fmt::format("micro-batch {} was {:.2f} x as fast as {} in \"{}\", where {:.2f} x is forecast: the step "

@@ -18,12 +18,12 @@ constexpr Certainty onGpus{0.92, 1.87, true}, onCpus{0.80, 1.18, true};
 
 bool hasInterval(const Fitted &f) { return f.low < f.high; }
 
-/// The value of the last setting of `key`; "" if there is none.
+/// The value of the last setting of `key`, without the quotes of a text; "" if there is none.
 llvm::StringRef settingOf(const Observation &o, llvm::StringRef key) {
   llvm::StringRef found;
   for (const std::string &s : o.settings)
     if (auto [name, value] = llvm::StringRef(s).split('='); name.trim() == key)
-      found = value.trim();
+      found = value.trim().trim('"');
   return found;
 }
 

@@ -337,9 +337,19 @@ void searchPrompts(Executor &executor, const Tokenizer &tokenizer, const SampleC
   std::optional<TokenNames> names;
   TokenDigest taken;
   for (int64_t number = 0; !isClosed(command); ++number) {
-    const std::optional<CompletionRequest> request = prompts.next();
-    if (!request)
-      return requireSameTokens(command.ranks, taken.value());
+    std::optional<CompletionRequest> request;
+    std::exception_ptr failure;
+    try {
+      request = prompts.next();
+    } catch (const UserError &) {
+      failure = std::current_exception();
+    }
+    if (!request) {
+      requireSameTokens(command.ranks, taken.value());  // rank 0, which prints, comes to it last
+      if (failure)
+        std::rethrow_exception(failure);
+      return;
+    }
     if (request->logProbs && !names)
       names.emplace(tokenizer);
     const std::vector<Hypothesis> found = beamSearch(model, request->prompt,
