@@ -1,9 +1,11 @@
 #include "runtime/train/digests.h"
 
+#include "ir/facts.h"
 #include "runtime/checkpoint/checkpoint_files.h"
 #include "runtime/checkpoint/state.h"
-#include "runtime/collectives/communicator.h"
+#include "runtime/collectives/share_text.h"
 #include "runtime/device/profile.h"
+#include "support/diagnostics.h"
 #include "support/files.h"
 
 #include <algorithm>
@@ -64,6 +66,18 @@ StateDigests digestsOfStates(Executor &executor) {
       }
     }
   return all;
+}
+
+void requireSameWeights(Executor &executor) {
+  std::string all;
+  for (const State *s : savedStates(executor.planned(), true))
+    if (!hasFact<&StateFacts::cutTensor>(*s) && fact<&StateFacts::memory>(*s) != Memory::files)
+      all += digestOf(s->type, executor.view(*s, StateAccess::read).data, executor.threads());
+  const std::string mine = blake3(all);
+  if (shareText(*executor.ranks, mine) != mine)
+    throw UserError(ErrorCode::RanksDiffer,
+                    fmt::format("rank {} has loaded other weights than rank 0", executor.ranks->rank),
+                    "all machines must see the same files; --checkpoint N names a step, which no other run moves");
 }
 
 void KernelDigests::ran(const BoundKernel &kernel, int64_t, int64_t) {

@@ -20,6 +20,10 @@ using StateDigests = std::map<std::string, std::string>;
 /// piece. All ranks must call it together; the first gets them.
 StateDigests digestsOfStates(Executor &executor);
 
+/// Throws UserError(RanksDiffer) if this rank has other values than rank 0 of a parameter that each rank has whole, as
+/// after loading different files. Of what ranks have in parts nothing can be compared. All ranks must call it together.
+void requireSameWeights(Executor &executor);
+
 /// Digests of the results of every kernel, in the order in which they run.
 class KernelDigests : public KernelObserver {
 public:

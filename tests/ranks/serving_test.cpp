@@ -1,6 +1,7 @@
 // Ranks that continue texts together: in the interpreter they come to what one rank comes to with the whole module, in
 // float64, with their parts of a cache with slots; and their plans come as near to that as the plan of one rank.
 #include "tests/ranks/parts.h"
+#include "tests/support/interpreter_inputs.h"
 #include "tests/support/rank_threads.h"
 
 #include "codegen/codegen.h"
@@ -11,6 +12,7 @@
 #include "passes/pass.h"
 #include "runtime/checkpoint/state.h"
 #include "runtime/serve/generator.h"
+#include "runtime/train/digests.h"
 #include "support/diagnostics.h"
 #include "tools/planner/codegen_passes.h"
 
@@ -268,9 +270,7 @@ using Logits = std::vector<std::vector<float>>;
 std::vector<std::vector<double>> referenceOf(const Settings &settings) {
   const std::unique_ptr<Module> m = imported(settings, 1);
   run(*m, untilShared);
-  std::vector<StateMap> states(1);
-  for (const auto &s : m->states)
-    states[0][s->name] = initialValue(*s, 7);
+  std::vector<StateMap> states = {initialStates(*m, 7)};
   const std::vector<int32_t> tokens = sequence(length, 1);
   const int64_t piece = m->function("score")->body.args[0]->type.dim(1);
   std::vector<std::vector<double>> all;
@@ -390,6 +390,29 @@ std::vector<Made> generated(const Settings &settings, int64_t tensor) {
     }
   });
   return of;
+}
+
+// A rank that has loaded another file would make other texts of them all, with the same bits everywhere.
+TEST(ServingPlans, WeightsThatDifferAreNoticed) {
+  const std::unique_ptr<Module> m = planned(llama, 2, "fp32");
+  for (const bool differ : {false, true}) {
+    std::array<std::string, 2> said;
+    onRanks(*m, hostTarget(1), [&](int rank, Executor &executor) {
+      initializeStates(executor, 7);
+      if (differ && rank == 1) {
+        const StateView gain = executor.view(*m->state("ln_f.weight"), StateAccess::readAndWrite);
+        static_cast<float *>(gain.data)[63] += 0x1p-20f;
+      }
+      try {
+        requireSameWeights(executor);
+      } catch (const UserError &e) {
+        EXPECT_EQ(e.diagnostics[0].code, ErrorCode::RanksDiffer);
+        said[size_t(rank)] = e.what();
+      }
+    });
+    EXPECT_EQ(said[0], "");
+    EXPECT_EQ(said[1].find("rank 1 has loaded other weights than rank 0") != std::string::npos, differ) << said[1];
+  }
 }
 
 TEST(ServingPlans, RanksTakeTheSameTokensWithoutAWord) {

@@ -9,6 +9,7 @@
 #include "runtime/launch/crew.h"
 #include "runtime/launch/pulse.h"
 #include "runtime/serve/scored_loss.h"
+#include "runtime/train/digests.h"
 #include "runtime/train/session.h"
 #include "runtime/train/train_step.h"
 #include "runtime/train/trainer.h"
@@ -273,6 +274,8 @@ public:
       busy.emplace("continuing texts");
     }
     loadForTexts(o, c, session, defaults);
+    if (ranks)
+      requireSameWeights(session.executor);
   }
   Session session;
 
@@ -378,10 +381,13 @@ int runServe(RunOptions o) {
     defaults.options.maxTokens = 16;  // as OpenAI's; so is the temperature
     defaults.options.temperature = 1;
     SharedModel model(o, c, command.slots, ranks, defaults);
-    if (!ranks || ranks->rank == 0)
-      serve(model.session.executor, c.tokenizer, c.tokens, command, defaults);
-    else
+    if (ranks && ranks->rank > 0) {
       followEngine(model.session.executor, c.tokenizer, command.generator, *ranks);
+    } else {
+      if (ranks)
+        shareText(*ranks, "");  // waits until all follow
+      serve(model.session.executor, c.tokenizer, c.tokens, command, defaults);
+    }
     model.session.executor.leave();
   });
 }

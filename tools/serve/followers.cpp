@@ -82,6 +82,7 @@ void followEngine(Executor &executor, const Tokenizer &tokenizer, const Generato
                   Communicator &ranks) {
   for (const int number : {SIGTERM, SIGINT})
     ::signal(number, SIG_IGN);
+  shareText(ranks, "");  // only now may rank 0 say that it serves
   struct Sample {
     CompletionRequest request;
     std::unique_ptr<Completion> completion;

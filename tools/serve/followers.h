@@ -33,8 +33,9 @@ struct Orders {
 /// The sample of a request of a client, without what is to be done with its tokens. A full context ends it.
 Generation generationOf(const CompletionRequest &request, uint64_t sample);
 
-/// Takes part in the steps of rank 0's engine until that ends. Ignores SIGTERM and SIGINT, after which rank 0 still has
-/// requests to answer. Throws what the communicator throws, and UserError(RanksDiffer) if tokens differ from rank 0's.
+/// Takes part in the steps of rank 0's engine until that ends, after a shareText() by which rank 0 waits for all.
+/// Ignores SIGTERM and SIGINT, after which rank 0 still has requests to answer. Throws what the communicator throws,
+/// and UserError(RanksDiffer) if tokens differ from rank 0's.
 void followEngine(Executor &executor, const Tokenizer &tokenizer, const GeneratorOptions &options, Communicator &ranks);
 
 }  // namespace gptc

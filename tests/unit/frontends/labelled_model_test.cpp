@@ -5,6 +5,7 @@
 #include "frontends/toml_config.h"
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
+#include "tests/support/interpreter_inputs.h"
 
 #include <gtest/gtest.h>
 
@@ -39,15 +40,6 @@ Config labelledConfig() {
   c.train.accumulate = 2;
   return c;
 }
-
-StateMap initialStates(const Module &m, uint64_t seed) {
-  StateMap states;
-  for (auto &s : m.states)
-    states[s->name] = initialValue(*s, seed);
-  return states;
-}
-
-Tensor integers(Type type, std::vector<double> values) { return Tensor(std::move(type), std::move(values)); }
 
 using Types = std::vector<std::string>;
 

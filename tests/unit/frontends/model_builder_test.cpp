@@ -3,6 +3,7 @@
 #include "ir/choose_token.h"
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
+#include "tests/support/interpreter_inputs.h"
 
 #include <gtest/gtest.h>
 
@@ -28,15 +29,6 @@ Config smallConfig() {
   c.train.accumulate = 2;
   return c;
 }
-
-StateMap initialStates(const Module &m, uint64_t seed) {
-  StateMap states;
-  for (auto &s : m.states)
-    states[s->name] = initialValue(*s, seed);
-  return states;
-}
-
-Tensor integers(Type type, std::vector<double> values) { return Tensor(std::move(type), std::move(values)); }
 
 std::vector<std::string> variants() {
   return {"plain",    "nobias",     "untied",     "rmsnorm",    "nopos",    "gqa",     "mqa",       "silu",

@@ -4,6 +4,7 @@
 #include "ir/graph.h"
 #include "ir/opdef.h"
 #include "passes/pass.h"
+#include "tests/support/interpreter_inputs.h"
 
 #include <gtest/gtest.h>
 
@@ -125,9 +126,7 @@ inline std::unique_ptr<Module> smallGpt(const SmallGpt &o) {
 }
 
 inline StateMap initialState(const Module &m, uint64_t seed = 5) {
-  StateMap state;
-  for (const auto &s : m.states)
-    state[s->name] = initialValue(*s, seed);
+  StateMap state = initialStates(m, seed);
   if (state.count("rng_seed"))
     state["rng_seed"].data[0] = 99;
   return state;
