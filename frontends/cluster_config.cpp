@@ -297,6 +297,10 @@ void readSoftware(ConfigReader &r, SoftwareSpec &s, NetworkSpec &n) {
   c.interval("software.slowdown_interval", s.slowdown, nullptr);
   c.fitted("software.step_overhead", s.stepOverhead, seconds, true);
   c.interval("software.step_overhead_interval", s.stepOverhead, &seconds);
+  double scatter = 1;
+  r.number("software.scatter", scatter, 1, 100);
+  if (r.get("software.scatter") && r.good("software.scatter"))
+    s.scatter = scatter;
   r.number("software.overlap", s.overlap, 0, 1);
   r.number("software.fragmentation", s.fragmentation, 0, 1);
   c.quantity("software.context", s.context, bytesUnit, true);
@@ -455,7 +459,7 @@ int bracketsOf(llvm::StringRef line) {
   return n;
 }
 
-/// Replaces the lines of `keys` in [table] by `wanted`, or appends `wanted` to the table.
+/// Replaces the lines of `keys` in [table] by `wanted`, or appends `wanted` to the table, which is made if need be.
 std::string withKeys(llvm::StringRef text, llvm::StringRef table, llvm::ArrayRef<std::string> keys,
                      llvm::ArrayRef<std::string> wanted) {
   llvm::SmallVector<llvm::StringRef> old;
@@ -482,6 +486,8 @@ std::string withKeys(llvm::StringRef text, llvm::StringRef table, llvm::ArrayRef
     if (inside && !line.trim().empty())
       last = lines.size();
   }
+  if (!last && wanted.empty())
+    return text.str();
   if (!last) {
     lines.insert(lines.end(), {"", fmt::format("[{}]", table.str())});
     last = lines.size();
@@ -538,7 +544,10 @@ std::string withFitted(const std::string &text, const ClusterConfig &c) {
       wanted.push_back(fmt::format("{} = [{}, {}]", interval, e.form(e.f->low), e.form(e.f->high)));
     anew = withKeys(anew, e.table, {e.key, interval}, wanted);
   }
-  return anew;
+  std::vector<std::string> wanted;
+  if (c.software.scatter)
+    wanted.push_back(fmt::format("scatter = {}", plain(*c.software.scatter)));
+  return withKeys(anew, "software", {"scatter"}, wanted);
 }
 
 std::string formatShares(llvm::ArrayRef<std::pair<double, double>> shares) {

@@ -67,7 +67,10 @@ struct NetworkSpec {
 struct SoftwareSpec {
   std::string name = "gptc";
   Fitted slowdown = 1;  // gptc: factor on predicted kernel times; others: on the time of the FLOPs at the device's peak
-  Fitted stepOverhead = 0;   // seconds per optimizer step not explained by FLOPs or bytes
+  Fitted stepOverhead = 0;  // seconds per optimizer step not explained by FLOPs or bytes
+  /// The factor by which a single run's seconds are at most off the fit in either direction, with 90% confidence; none
+  /// if no fit is known to have told.
+  std::optional<double> scatter;
   double overlap = 0;        // share of the backward part that collectives may overlap
   double fragmentation = 0;  // unusable allocator bytes per byte of activations
   double context = 0;        // device bytes of the driver and its libraries
@@ -117,7 +120,8 @@ struct ClusterConfig {
 /// observations.
 ClusterConfig loadCluster(const std::string &file);
 
-/// The file's text with the fitted scalars of [software] and [network] from `c`; everything else is unchanged.
+/// The file's text with the fitted scalars of [software] and [network] from `c`, and how far single runs scatter about
+/// them; everything else is unchanged.
 std::string withFitted(const std::string &text, const ClusterConfig &c);
 /// The file's text with device.matmul and device.efficiency from `d`; everything else is unchanged.
 std::string withEfficiency(const std::string &text, const DeviceSpec &d);

@@ -5,6 +5,7 @@
 #include "tests/support/whole_run.h"
 
 #include "support/diagnostics.h"
+#include "tools/estimate/certainty.h"
 #include "tools/estimate/pictures.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -57,6 +58,21 @@ TEST(JeanZay, TheFileHoldsWhatCalibrateFinds) {
   EXPECT_NEAR(again.cluster.software.stepOverhead / file.software.stepOverhead, 1, 1e-3);
 }
 
+// The residuals' deviation by hand, with one degree of freedom: four rows, three scalars.
+TEST(JeanZay, SingleRunsScatterAsItsRowsDo) {
+  const Calibration c = calibrate(jeanZay());
+  double squares = 0;
+  int rows = 0;
+  for (const ObservedRow &r : c.rows)
+    if (r.fitted) {
+      squares += std::pow(std::log(r.predicted / r.seen), 2);
+      ++rows;
+    }
+  ASSERT_EQ(rows, 4);
+  ASSERT_TRUE(c.cluster.software.scatter);
+  EXPECT_NEAR(std::log(*c.cluster.software.scatter), 6.314 * std::sqrt(squares), 1e-6);
+}
+
 TEST(JeanZay, PredictionsRunWithoutAnyOneObservation) {
   const ClusterConfig all = jeanZay();
   for (size_t gone = 0; gone < all.observations.size(); ++gone) {
@@ -100,7 +116,8 @@ std::string machines() {
   llvm::SmallVector<llvm::StringRef> lines;
   llvm::StringRef(all).split(lines, '\n');
   for (llvm::StringRef l : lines)
-    if (!l.starts_with("slowdown") && !l.starts_with("step_overhead") && !l.starts_with("effective"))
+    if (!l.starts_with("slowdown") && !l.starts_with("step_overhead") && !l.starts_with("effective") &&
+        !l.starts_with("scatter"))
       text += l.str() + "\n";
   return text;
 }
@@ -164,7 +181,7 @@ TEST(Made, ExactLogsGiveTheScalarsBack) {
 TEST(Made, NoiseIsNoContradictionAndTheIntervalsHoldTheTruth) {
   std::mt19937 random(11);
   std::uniform_real_distribution<double> u(0, 1), noise(-0.03, 0.03);
-  int held = 0, intervals = 0;
+  int held = 0, intervals = 0, inside = 0, ofMean = 0;
   const int logs = gptc::test::sized(10, 20);
   for (int i = 0; i < logs; ++i) {
     const Truth truth{1.2 * std::pow(6, u(random)), 1e9 * std::pow(20, u(random)), 0.3 * std::pow(10, u(random))};
@@ -190,7 +207,25 @@ TEST(Made, NoiseIsNoContradictionAndTheIntervalsHoldTheTruth) {
       ++intervals;
       held += f.low <= value && value <= f.high;
     }
+    // Three runs of tomorrow, as noisy: within the interval of a single run, and not always within that of the mean.
+    ASSERT_TRUE(c.cluster.software.scatter);
+    ClusterConfig mean = c.cluster;
+    mean.software.scatter.reset();
+    for (size_t k = 0; k < 3; ++k) {
+      const Logged &r = variedRuns()[4 + k];
+      const double took = stepsOf({r}, truth)[0] * std::exp(noise(random));
+      auto holds = [&](const ClusterConfig &by) {
+        Forecaster f(bloom(by, r.gpus, r.settings()), by);
+        const Estimate e = f.estimate(f.strategyFor(r.gpus));
+        const Certainty sure = certaintyOf(f, e);
+        return sure.low * e.step <= took && took <= sure.high * e.step;
+      };
+      inside += holds(c.cluster);
+      ofMean += holds(mean);
+    }
   }
+  EXPECT_GE(inside, gptc::test::sized(21, 45)) << "of as many single runs";
+  EXPECT_GT(inside, ofMean);
   // Of 90% intervals: fewer than 45 of 60, or 21 of 30, have a chance below 1 in 1000.
   EXPECT_EQ(intervals, 3 * logs);
   EXPECT_GE(held, gptc::test::sized(21, 45));
@@ -596,6 +631,30 @@ TEST(Calibrate, FitsNoMoreThanThereIsToFit) {
   EXPECT_NEAR(d.cluster.software.slowdown / usual.slowdown, 1, 1e-4);
   const Calibration e = calibrate(logOf(node, stepsOf(node, usual)), {Scalar::slowdown, Scalar::slowdown});
   EXPECT_EQ(e.fitted.size(), 1u);
+}
+
+TEST(Calibrate, KeepsHowFarRunsScatterInTheFile) {
+  std::vector<double> steps = stepsOf(variedRuns(), usual);
+  for (size_t i = 0; i < steps.size(); ++i)
+    steps[i] *= i % 2 ? 1.02 : 1 / 1.02;
+  const std::string text = machines();
+  const Calibration c = calibrate(logOf(variedRuns(), steps));
+  ASSERT_TRUE(c.cluster.software.scatter);
+  EXPECT_GT(*c.cluster.software.scatter, 1.02);
+  const std::string written = withFitted(text, c.cluster);
+  const ClusterConfig read = clusterOf(written);
+  EXPECT_NEAR(*read.software.scatter / *c.cluster.software.scatter, 1, 1e-3);
+  EXPECT_EQ(withFitted(written, read), written);
+  // As many scalars as rows tell nothing of it, and what an earlier fit wrote goes.
+  const std::vector<Logged> three = {variedRuns()[0], variedRuns()[6], variedRuns()[8]};
+  ClusterConfig exact = logOf(three, stepsOf(three, usual));
+  exact.software.scatter = 1.5;
+  const Calibration e = calibrate(exact);
+  ASSERT_EQ(e.fitted.size(), 3u);
+  EXPECT_FALSE(e.cluster.software.scatter);
+  EXPECT_EQ(withFitted(written, e.cluster).find("scatter"), std::string::npos);
+  for (const char *bad : {"0.9", "101", "nan", "\"1.1\""})
+    EXPECT_THROW(clusterOf(fmt::format("{}scatter = {}\n", text, bad)), UserError) << bad;
 }
 
 TEST(Calibrate, FitsFromWhateverTheFileSays) {

@@ -10,7 +10,11 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 
 namespace gptc::estimate_test {
 namespace {
@@ -22,7 +26,8 @@ Forecaster forecasterOf(const ClusterConfig &c, int64_t gpus) { return Forecaste
 
 // Other software without overlap: a step is the sum of its parts, so that what each scalar does is known by hand.
 TEST(Certainty, IntervalsOfAFitReachTheStep) {
-  const ClusterConfig c = jeanZay();
+  ClusterConfig c = jeanZay();
+  c.software.scatter.reset();
   Forecaster f = forecasterOf(c, 16);
   const Estimate e = f.estimate(f.strategyFor(16));
   ASSERT_EQ(e.hidden, 0);
@@ -46,6 +51,40 @@ TEST(Certainty, IntervalsOfAFitReachTheStep) {
   // The forecaster is as before.
   EXPECT_EQ(f.estimate(f.strategyFor(16)).step, e.step);
   EXPECT_EQ(f.cluster().software.slowdown.high, s.high);
+}
+
+TEST(Certainty, SingleRunsScatterAboutTheMean) {
+  ClusterConfig c = jeanZay();
+  ASSERT_TRUE(c.software.scatter);
+  const double scatter = *c.software.scatter;
+  EXPECT_GT(scatter, 1.01);
+  auto sureOf = [&] {
+    Forecaster f = forecasterOf(c, 16);
+    return certaintyOf(f, f.estimate(f.strategyFor(16)));
+  };
+  const Certainty run = sureOf();
+  EXPECT_NE(sourceOf(run, c).find("and how far its runs scatter"), std::string::npos) << sourceOf(run, c);
+  c.software.scatter.reset();
+  const Certainty mean = sureOf();
+  EXPECT_NE(sourceOf(mean, c).find("of the mean of runs"), std::string::npos) << sourceOf(mean, c);
+  EXPECT_NEAR(std::log(run.high), std::hypot(std::log(mean.high), std::log(scatter)), 1e-9);
+  EXPECT_NEAR(-std::log(run.low), std::hypot(std::log(mean.low), std::log(scatter)), 1e-9);
+  // A default is of single runs already.
+  c.software.scatter = 2;
+  c.software.slowdown = Fitted(c.software.slowdown.value);
+  EXPECT_TRUE(sureOf().byDefault);
+  EXPECT_EQ(sureOf().high, 1.87);
+}
+
+TEST(Certainty, DaysHaveTheDoubtOfTokensToo) {
+  const Certainty step{0.9, 1.25, false};
+  const Certainty given = certaintyOfDays(step, 100e9);
+  EXPECT_NEAR(given.low, 0.9, 1e-12);
+  EXPECT_NEAR(given.high, 1.25, 1e-12);
+  const Certainty both = certaintyOfDays(step, {100e9, 80e9, 150e9});
+  EXPECT_NEAR(std::log(both.high), std::hypot(std::log(1.25), std::log(1.5)), 1e-12);
+  EXPECT_NEAR(-std::log(both.low), std::hypot(std::log(0.9), std::log(0.8)), 1e-12);
+  EXPECT_TRUE(std::isinf(certaintyOfDays(step, {100e9, 80e9, INFINITY}).high));
 }
 
 TEST(Certainty, WithinANodeTheNetworkSaysNothing) {
@@ -97,30 +136,31 @@ TEST(Certainty, OnlyPossibleForecastsAreJudged) {
 TEST(NeverSeen, IsWhatNoRowHas) {
   using Words = std::vector<std::string>;
   ClusterConfig c = jeanZay();
+  auto neverSeen = [&](const Strategy &s) { return gptc::neverSeen(s, triedIn(c), c.node.devices); };
   Strategy s;
   s.gpus = 32;
-  EXPECT_EQ(neverSeen(s, c), Words()) << "the log has rows on 16 and more";
+  EXPECT_EQ(neverSeen(s), Words()) << "the log has rows on 16 and more";
   s.tensor = 8;
-  EXPECT_EQ(neverSeen(s, c), Words{"tensor"});
+  EXPECT_EQ(neverSeen(s), Words{"tensor"});
   s.tensor = 16;
-  EXPECT_EQ(neverSeen(s, c), Words{"tensor over nodes"});
+  EXPECT_EQ(neverSeen(s), Words{"tensor over nodes"});
   s.tensor = 1, s.pipeline = 2, s.offload = true, s.compression = "powersgd";
-  EXPECT_EQ(neverSeen(s, c), (Words{"pipeline", "offload", "compression"}));
+  EXPECT_EQ(neverSeen(s), (Words{"pipeline", "offload", "compression"}));
   // A row tries it, if it has a speed.
   Observation o;
-  o.gpus = 32, o.pipeline = 2,
-  o.settings = {"parallel.tensor=2", "parallel.tensor=16", "parallel.offload=\"optimizer\""};
+  o.gpus = 32, o.pipeline = 2, o.model = sourceFile("examples/bloom-7b1.toml");
+  o.settings = {"parallel.tensor=2", "parallel.tensor=16", "parallel.offload=\"optimizer\"", "accumulate=1"};
   c.observations.push_back(o);
   s.tensor = 16, s.compression = "none";
-  EXPECT_EQ(neverSeen(s, c).size(), 3u);
+  EXPECT_EQ(neverSeen(s).size(), 3u);
   c.observations.back().secondsPerStep = 1;
-  EXPECT_EQ(neverSeen(s, c), Words());
+  EXPECT_EQ(neverSeen(s), Words());
   c.observations.clear();
   s = {};
   s.gpus = 8;
-  EXPECT_EQ(neverSeen(s, c), Words());
+  EXPECT_EQ(neverSeen(s), Words());
   s.gpus = 9;
-  EXPECT_EQ(neverSeen(s, c), Words{"several nodes"});
+  EXPECT_EQ(neverSeen(s), Words{"several nodes"});
 }
 
 TEST(Shown, IntervalsOfSpeedDaysAndCost) {
@@ -134,6 +174,7 @@ TEST(Shown, IntervalsOfSpeedDaysAndCost) {
   const auto &i = j["interval"];
   const double days = j["days"], cost = j["cost"]["amount"], speed = j["tokens_per_s"];
   EXPECT_EQ(i["by"], "fit");
+  EXPECT_EQ(i["of"], "run");
   EXPECT_DOUBLE_EQ(double(i["days"][0]), 0.9 * days);
   EXPECT_DOUBLE_EQ(double(i["days"][1]), 1.25 * days);
   EXPECT_DOUBLE_EQ(double(i["tokens_per_s"][0]), speed / 1.25);
@@ -149,8 +190,39 @@ TEST(Shown, IntervalsOfSpeedDaysAndCost) {
             std::string::npos)
       << notes[0];
   EXPECT_NE(notes[1].find("has tensor over nodes"), std::string::npos) << notes[1];
+  // Tokens that are in doubt, and perhaps without an end.
+  const RunTokens doubtful(100e9, 50e9, INFINITY);
+  const auto ofDoubtful = jsonOf(all[0], doubtful, c)["interval"];
+  EXPECT_NEAR(double(ofDoubtful["days"][0]) / days, std::exp(-std::hypot(std::log(0.9), std::log(0.5))), 1e-9);
+  EXPECT_TRUE(ofDoubtful["days"][1].is_null() && ofDoubtful["cost"][1].is_null());
+  EXPECT_DOUBLE_EQ(double(ofDoubtful["tokens_per_s"][0]), speed / 1.25);
+  EXPECT_NE(tableOf(all, doubtful, c).find(" or more"), std::string::npos) << tableOf(all, doubtful, c);
+  EXPECT_NE(notesOf(all, all[0], doubtful, c)[0].find("by the doubt of tokens"), std::string::npos);
+  EXPECT_NE(daysPicture(all, doubtful, c).find(" or more)"), std::string::npos);
+  EXPECT_EQ(daysPicture(all, doubtful, c).find("inf"), std::string::npos);
   all[0].outOfMemory = true;
   EXPECT_EQ(notesOf(all, all[0], 100e9, c)[0].find("confidence"), std::string::npos) << "it does not run";
+}
+
+// What a row's model says counts as what its settings say, and a row whose model is gone says how many GPUs it had.
+TEST(NeverSeen, ModelsOfRowsCount) {
+  const std::string model = testing::TempDir() + fmt::format("gptc-tried-{}.toml", ::getpid());
+  std::ofstream(model) << "extends = \"" << sourceFile("examples/bloom-7b1.toml")
+                       << "\"\n[parallel]\ntensor = 4\noffload = \"optimizer\"\ncompression = \"powersgd\"\n";
+  ClusterConfig c = jeanZay();
+  Observation o;
+  o.gpus = 16, o.secondsPerStep = 1, o.model = model, o.settings = {"accumulate=1"};
+  c.observations = {o};
+  Tried tried = triedIn(c);
+  EXPECT_TRUE(tried.nodes && tried.tensor && tried.offload);
+  EXPECT_FALSE(tried.tensorOverNodes || tried.pipeline);
+  EXPECT_EQ(tried.compressions, std::set<std::string>{"powersgd"});
+  c.observations[0].settings.push_back("parallel.tensor=1");
+  EXPECT_FALSE(triedIn(c).tensor) << "the settings win";
+  std::filesystem::remove(model);
+  tried = triedIn(c);
+  EXPECT_TRUE(tried.nodes);
+  EXPECT_FALSE(tried.tensor || tried.offload);
 }
 
 int count(const std::string &text, const std::string &what) {

@@ -5,6 +5,7 @@
 
 #include "support/diagnostics.h"
 #include "tools/commands/estimate_loss.h"
+#include "tools/estimate/certainty.h"
 #include "tools/estimate/loss_curve.h"
 
 #include <gtest/gtest.h>
@@ -242,16 +243,24 @@ TEST(LossForecast, ByTheCurveOfARun) {
   EXPECT_NEAR(*at.critical, criticalBatch(at.byCurve->value), 1);
   const LossForecast to = forecastLoss(config, {2.75, file}, 100e9);
   EXPECT_NEAR(to.byCurve->value, 2.75, 1e-3);
-  EXPECT_EQ(to.tokens, to.tokensByCurve->value);
+  EXPECT_TRUE(at.tokens.isGiven());
+  EXPECT_LT(to.tokens.low, to.tokens.value);
+  EXPECT_GT(to.tokens.high, to.tokens.value);
   Estimate e;
   e.tokensPerSecond = 1e4;
   const auto j = jsonOf(to, e);
   EXPECT_EQ(j["goal"], 2.75);
   EXPECT_LT(double(j["by_curve"]["tokens_interval"][0]), to.tokens);
+  e.sure = {0.5, 2, false};
+  const Certainty sure = certaintyOfDays(e.sure, to.tokens);
+  EXPECT_GT(sure.high, 2.0);
+  const std::string days =
+      fmt::format("and the doubt of their speed {} to {} days", formatDays(sure.low * e.days(to.tokens)),
+                  formatDays(sure.high * e.days(to.tokens)));
   bool said = false;
   for (const std::string &n : notesOf(to, {e}, e))
-    said |= n.find("Loss 2.75 takes ") != std::string::npos && n.find(" days") != std::string::npos;
-  EXPECT_TRUE(said);
+    said |= n.find("Loss 2.75 takes ") != std::string::npos && n.find(days) != std::string::npos;
+  EXPECT_TRUE(said) << days;
   EXPECT_THROW(forecastLoss(config, {0, file}, 5e7), UserError) << "before the curve";
   std::filesystem::remove(file);
 }

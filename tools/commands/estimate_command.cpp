@@ -165,6 +165,7 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
     }
     judge(f, all, first);
   }
+  markNeverSeen(all, cluster);
   return all;
 }
 
@@ -187,7 +188,7 @@ void runEstimate(const EstimateOptions &o) {
     if (counts.empty() || counts.back() != e.strategy.gpus)
       counts.push_back(e.strategy.gpus);
   const LossForecast loss = forecastLoss(*config, o.loss, tokensOf(o.tokensWritten));
-  const double tokens = loss.tokens;
+  const RunTokens &tokens = loss.tokens;
   if (o.json) {
     auto show = [&](const Estimate &e) {
       json j = jsonOf(e, tokens, cluster);
@@ -214,7 +215,7 @@ void runEstimate(const EstimateOptions &o) {
   } else {
     if (config)
       fmt::print("{}: {:.4g} parameters, {:.3g} tokens, on {} ({} per node, {}, {} {})\n\n", config->name,
-                 parameterCount(*config), tokens, cluster.device.name, cluster.node.devices,
+                 parameterCount(*config), tokens.value, cluster.device.name, cluster.node.devices,
                  formatBytes(cluster.device.memory), formatFlops(cluster.device.peak(config->precision.compute)),
                  config->precision.compute);
     fmt::print("{}", tableOf(all, tokens, cluster));
@@ -308,6 +309,8 @@ void runCalibrate(const CalibrateOptions &o) {
     for (Scalar s : c.fitted)
       j["fitted"].push_back(
           {{"name", nameOf(s)}, {"value", value(s).value}, {"low", value(s).low}, {"high", value(s).high}});
+    if (const std::optional<double> scatter = c.cluster.software.scatter; scatter && !c.fitted.empty())
+      j["scatter"] = *scatter;
     for (const ObservedRow &r : c.rows) {
       json e = {{"name", r.observation->name},
                 {"fitted", r.fitted},
@@ -338,6 +341,8 @@ void runCalibrate(const CalibrateOptions &o) {
       fmt::print("{}\n",
                  llvm::StringRef(fmt::format("{:<24} {:<12} {}", nameOf(s), text(s, f), interval)).rtrim().str());
     }
+    if (const std::optional<double> scatter = c.cluster.software.scatter; scatter && !c.fitted.empty())
+      fmt::print("{:<24} {:<12.4g} single runs within this factor with 90% confidence\n", "software.scatter", *scatter);
     for (const std::string &n : c.notes)
       fmt::print("note: {}\n", n);
     if (!c.rows.empty())

@@ -1,6 +1,7 @@
 #include "tools/commands/estimate_loss.h"
 
 #include "support/diagnostics.h"
+#include "tools/estimate/certainty.h"
 #include "tools/estimate/loss.h"
 #include "tools/estimate/workload.h"
 
@@ -40,9 +41,7 @@ std::string tokensOrNever(double tokens) {
   return std::isfinite(tokens) ? fmt::format("{:.3g}", tokens) : "more than 1e+18";
 }
 
-std::string daysOrNever(const Estimate &e, double tokens) {
-  return std::isfinite(tokens) ? formatDays(e.days(tokens)) : "more";
-}
+std::string daysOrNever(double days) { return std::isfinite(days) ? formatDays(days) : "more"; }
 
 std::string noteOfCurve(const LossForecast &loss, const Estimate &best) {
   const LossCurve &c = *loss.curve;
@@ -50,16 +49,17 @@ std::string noteOfCurve(const LossForecast &loss, const Estimate &best) {
   std::string text =
       fmt::format("curve: {:.4g} nats per token ({:.4g} to {:.4g} with 90% confidence) after {:.3g} tokens, "
                   "{:.2g} x those of {}: {}",
-                  s.value, s.low, s.high, loss.tokens, loss.tokens / c.last(), c.file(), c.formula());
-  if (!loss.tokensByCurve)
+                  s.value, s.low, s.high, loss.tokens.value, loss.tokens / c.last(), c.file(), c.formula());
+  const RunTokens &t = loss.tokens;
+  if (t.isGiven())
     return text;
-  const LossCurve::Span &t = *loss.tokensByCurve;
   text += fmt::format(". Loss {:.4g} takes {} to {} tokens with 90% confidence", loss.goal, tokensOrNever(t.low),
                       tokensOrNever(t.high));
-  if (best.fits())
-    text += fmt::format(", with {} GPUs {} to {} days", best.strategy.gpus, daysOrNever(best, t.low),
-                        daysOrNever(best, t.high));
-  return text;
+  if (!best.fits())
+    return text;
+  const Certainty sure = certaintyOfDays(best.sure, t);
+  return text + fmt::format(", with {} GPUs and the doubt of their speed {} to {} days", best.strategy.gpus,
+                            daysOrNever(sure.low * best.days(t)), daysOrNever(sure.high * best.days(t)));
 }
 
 }  // namespace
@@ -71,13 +71,13 @@ LossForecast forecastLoss(const Config &config, const LossRequest &request, doub
   if (!request.curve.empty()) {
     l.curve.emplace(request.curve, readCurve(request.curve));
     if (l.goal > 0) {
-      l.tokensByCurve = l.curve->tokensTo(l.goal);
-      l.tokens = l.tokensByCurve->value;
+      const LossCurve::Span t = l.curve->tokensTo(l.goal);
+      l.tokens = RunTokens(t.value, t.low, t.high);
     }
     if (l.tokens < 0.1 * l.curve->last())
       throw UserError(ErrorCode::OutOfRange,
                       fmt::format("{:.3g} tokens are before the curve of {}, which begins at a tenth of its {:.3g}",
-                                  l.tokens, request.curve, l.curve->last()),
+                                  l.tokens.value, request.curve, l.curve->last()),
                       "ask for more --tokens");
     l.byCurve = l.curve->lossAt(l.tokens);
   } else if (l.goal > 0) {
@@ -93,8 +93,8 @@ LossForecast forecastLoss(const Config &config, const LossRequest &request, doub
 std::vector<std::string> notesOf(const LossForecast &loss, const std::vector<Estimate> &all, const Estimate &best) {
   std::vector<std::string> notes;
   if (loss.byLaw)
-    notes.push_back(
-        fmt::format("loss: {:.3g} nats per token expected after {:.3g} tokens, by {}", *loss.byLaw, loss.tokens, law));
+    notes.push_back(fmt::format("loss: {:.3g} nats per token expected after {:.3g} tokens, by {}", *loss.byLaw,
+                                loss.tokens.value, law));
   if (loss.curve)
     notes.push_back(noteOfCurve(loss, best));
   const Estimate *largest = nullptr;
@@ -125,8 +125,8 @@ json jsonOf(const LossForecast &loss, const Estimate &e) {
                      {"interval", {loss.byCurve->low, loss.byCurve->high}},
                      {"formula", loss.curve->formula()},
                      {"last_tokens", loss.curve->last()}};
-  if (loss.tokensByCurve)
-    j["by_curve"]["tokens_interval"] = {number(loss.tokensByCurve->low), number(loss.tokensByCurve->high)};
+  if (!loss.tokens.isGiven())
+    j["by_curve"]["tokens_interval"] = {number(loss.tokens.low), number(loss.tokens.high)};
   if (loss.critical) {
     j["critical_batch_tokens"] = *loss.critical;
     j["beyond_critical_batch"] = loss.isBeyond(e);

@@ -18,13 +18,12 @@ struct LossRequest {
 };
 
 struct LossForecast {
-  double tokens = 0;            // of the run: as given, or as the requested loss takes
+  RunTokens tokens = 0;         // as given, or as the requested loss takes
   double goal = 0;              // the requested loss; 0: none
   std::optional<double> byLaw;  // nats per token after `tokens`; none for encoders
   std::optional<LossCurve> curve;
-  std::optional<LossCurve::Span> byCurve;        // after `tokens`
-  std::optional<LossCurve::Span> tokensByCurve;  // to reach `goal`
-  std::optional<double> critical;                // batch in tokens at the expected loss
+  std::optional<LossCurve::Span> byCurve;  // after `tokens`
+  std::optional<double> critical;          // batch in tokens at the expected loss
   bool isBeyond(const Estimate &e) const { return critical && e.tokensPerStep > *critical; }
 };
 

@@ -9,11 +9,20 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace gptc {
 
 using json = nlohmann::ordered_json;
 
-json jsonOf(const Estimate &e, double tokens, const ClusterConfig &c) {
+namespace {
+
+/// JSON has no infinity.
+json finiteOrNull(double v) { return std::isfinite(v) ? json(v) : json(); }
+
+}  // namespace
+
+json jsonOf(const Estimate &e, const RunTokens &tokens, const ClusterConfig &c) {
   const Strategy &s = e.strategy;
   json j = {{"gpus", s.gpus}, {"strategy", s.name()}};
   if (!e.problem.empty()) {
@@ -35,16 +44,18 @@ json jsonOf(const Estimate &e, double tokens, const ClusterConfig &c) {
   if (c.limits.price > 0)
     j["cost"] = {{"amount", cost}, {"currency", c.limits.currency}};
   const auto &[low, high, byDefault] = e.sure;
+  const Certainty ofDays = certaintyOfDays(e.sure, tokens);
   j["interval"] = {{"confidence", 0.9},
                    {"by", byDefault ? "default" : "fit"},
+                   {"of", byDefault || c.software.scatter ? "run" : "mean"},
                    {"source", sourceOf(e.sure, c)},
                    {"s_per_step", {low * e.step, high * e.step}},
                    {"tokens_per_s", {e.tokensPerSecond / high, e.tokensPerSecond / low}},
-                   {"days", {low * days, high * days}}};
+                   {"days", {ofDays.low * days, finiteOrNull(ofDays.high * days)}}};
   if (c.limits.price > 0)
-    j["interval"]["cost"] = {low * cost, high * cost};
+    j["interval"]["cost"] = {ofDays.low * cost, finiteOrNull(ofDays.high * cost)};
   j["never_seen"] = e.neverSeen;
-  j["tokens"] = tokens;
+  j["tokens"] = tokens.value;
   j["tokens_per_step"] = e.tokensPerStep;
   j["zero_stage"] = s.zeroStage;
   j["data"] = s.data();
@@ -80,17 +91,19 @@ std::string daysWithin(double days, bool tenths, size_t room) {
   return days < 0.1 ? formatDays(days) : within(days, tenths || days < 10 ? 1 : 0, room);
 }
 
-/// "53 to 61", or hours where the forecast is in hours; at most 18 characters.
+/// "53 to 61", "53 or more", or hours where the forecast is in hours; at most 18 characters.
 std::string interval(double days, const Certainty &sure) {
   const double unit = days < 0.1 ? 24 : 1;
   auto end = [&](double factor) {
     const double v = days * unit * factor;
     return v >= 10 && v < 1e6 ? fmt::format("{:.0f}", v) : fmt::format("{:.2g}", v);
   };
-  return fmt::format("{} to {}{}", end(sure.low), end(sure.high), unit > 1 ? " h" : "");
+  const char *hours = unit > 1 ? " h" : "";
+  return std::isfinite(sure.high) ? fmt::format("{} to {}{}", end(sure.low), end(sure.high), hours)
+                                  : fmt::format("{}{} or more", end(sure.low), hours);
 }
 
-std::string row(const Estimate &e, double tokens, const ClusterConfig &c) {
+std::string row(const Estimate &e, const RunTokens &tokens, const ClusterConfig &c) {
   const Strategy &s = e.strategy;
   if (!e.problem.empty())
     return fmt::format("{:>5}  {:<34} {}{}\n", s.gpus, s.name(), e.problem,
@@ -101,7 +114,7 @@ std::string row(const Estimate &e, double tokens, const ClusterConfig &c) {
   return fmt::format(
       "{:>5}  {:<34} {:>4} x {:<4} {:>8} {:>10} {:>6.1f} {:>6.1f} {:>8} {:>18} {:>9}{} {:>10} {:>10}  {}{}{}\n", s.gpus,
       s.name(), s.microBatch, s.accumulate, fmt::format("{:.3g}", e.step), fmt::format("{:.4g}", e.tokensPerSecond),
-      100 * e.mfu, 100 * e.hfu, daysWithin(days, true, 8), interval(days, e.sure),
+      100 * e.mfu, 100 * e.hfu, daysWithin(days, true, 8), interval(days, certaintyOfDays(e.sure, tokens)),
       daysWithin(days * double(s.gpus), false, 9), cost, formatBytes(e.bytesResident()), formatBytes(e.bytesPeak()),
       e.outOfMemory       ? "OUT OF MEMORY"
       : e.hostOutOfMemory ? "OUT OF HOST MEMORY"
@@ -119,27 +132,33 @@ std::string header(const ClusterConfig &c) {
                      "GPU-days", cost, "resident", "peak", "bound by");
 }
 
-std::string howSure(const Estimate &e, double tokens, const ClusterConfig &c) {
+/// "9000 to 12000 USD".
+std::string intervalOfCost(double cost, const Certainty &sure, const std::string &currency) {
+  const std::string low = within(sure.low * cost, 0, 10);
+  return std::isfinite(sure.high) ? fmt::format("{} to {} {}", low, within(sure.high * cost, 0, 10), currency)
+                                  : fmt::format("{} {} or more", low, currency);
+}
+
+std::string howSure(const Estimate &e, const RunTokens &tokens, const ClusterConfig &c) {
   const double days = e.days(tokens), cost = days * 24 * double(e.strategy.gpus) * c.limits.price;
-  return fmt::format("{} GPUs, {}: {}{}, {:.3g} to {:.3g} tokens/s{} with 90% confidence: {}.", e.strategy.gpus,
-                     e.strategy.name(), interval(days, e.sure), days < 0.1 ? "" : " days",
+  const Certainty ofDays = certaintyOfDays(e.sure, tokens);
+  return fmt::format("{} GPUs, {}: {}{}, {:.3g} to {:.3g} tokens/s{} with 90% confidence: {}{}.", e.strategy.gpus,
+                     e.strategy.name(), interval(days, ofDays), days < 0.1 ? "" : " days",
                      e.tokensPerSecond / e.sure.high, e.tokensPerSecond / e.sure.low,
-                     cost > 0 ? fmt::format(", {} to {} {}", within(e.sure.low * cost, 0, 10),
-                                            within(e.sure.high * cost, 0, 10), c.limits.currency)
-                              : "",
-                     sourceOf(e.sure, c));
+                     cost > 0 ? ", " + intervalOfCost(cost, ofDays, c.limits.currency) : "", sourceOf(e.sure, c),
+                     tokens.isGiven() ? "" : "; days also by the doubt of tokens, as if independent of speed");
 }
 
 }  // namespace
 
-std::string tableOf(const std::vector<Estimate> &all, double tokens, const ClusterConfig &c) {
+std::string tableOf(const std::vector<Estimate> &all, const RunTokens &tokens, const ClusterConfig &c) {
   std::string text = header(c);
   for (const Estimate &e : all)
     text += row(e, tokens, c);
   return text;
 }
 
-std::vector<std::string> notesOf(const std::vector<Estimate> &all, const Estimate &best, double tokens,
+std::vector<std::string> notesOf(const std::vector<Estimate> &all, const Estimate &best, const RunTokens &tokens,
                                  const ClusterConfig &c) {
   std::vector<std::string> notes;
   if (llvm::any_of(all, [](const Estimate &e) { return e.byCode; }))

@@ -9,14 +9,14 @@
 
 namespace gptc {
 
-/// All of one forecast. `tokens`: of the whole run.
-nlohmann::ordered_json jsonOf(const Estimate &e, double tokens, const ClusterConfig &c);
+/// All of one forecast.
+nlohmann::ordered_json jsonOf(const Estimate &e, const RunTokens &tokens, const ClusterConfig &c);
 
 /// A line for each forecast, below a line of headings. A star marks what no log has tried.
-std::string tableOf(const std::vector<Estimate> &all, double tokens, const ClusterConfig &c);
+std::string tableOf(const std::vector<Estimate> &all, const RunTokens &tokens, const ClusterConfig &c);
 
 /// Paragraphs below the table: how sure `best` is, if it fits; and what the star means.
-std::vector<std::string> notesOf(const std::vector<Estimate> &all, const Estimate &best, double tokens,
+std::vector<std::string> notesOf(const std::vector<Estimate> &all, const Estimate &best, const RunTokens &tokens,
                                  const ClusterConfig &c);
 
 /// Of what the memory consists that does not suffice: a line for each forecast.

@@ -11,6 +11,7 @@
 //    still, fit once more with Huber's loss (1964), which grows linearly beyond `agreement`, so that no row draws the
 //    fit far.
 // 4. Compute each scalar's interval from the Jacobian and Student's t; the degrees of freedom are rows minus scalars.
+//    The residuals' standard deviation times the same t is how far a single run scatters.
 // 5. Predict each row once more with scalars fitted to the other rows, if these suffice for all scalars.
 #include "tools/estimate/calibrate.h"
 
@@ -562,6 +563,7 @@ private:
     const auto j = jacobian(rows, x), a = normal(j, x.size());
     const int freedom = int(rows.size()) - int(x.size());
     set(x);
+    result.cluster.software.scatter.reset();  // of an earlier fit
     if (freedom < 1) {
       result.notes.push_back("as many scalars as rows: their intervals are not known");
       return;
@@ -571,6 +573,8 @@ private:
       sum += std::pow(residual(i, x), 2);
     set(x);
     const double sigma = std::sqrt(sum / freedom);
+    if (const double run = studentT(freedom) * sigma; run <= std::log(widest))
+      result.cluster.software.scatter = std::exp(run);
     for (size_t k = 0; k < x.size(); ++k) {
       std::vector<double> unit(x.size(), 0.0), column;
       unit[k] = 1;

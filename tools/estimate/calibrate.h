@@ -27,7 +27,7 @@ struct ObservedRow {
 };
 
 struct Calibration {
-  ClusterConfig cluster;  // with fitted scalars
+  ClusterConfig cluster;  // with fitted scalars, and how far single runs scatter about them
   std::vector<Scalar> fitted;
   std::vector<ObservedRow> rows;
   std::vector<std::string> notes;  // why a scalar was not fitted

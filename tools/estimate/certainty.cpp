@@ -1,7 +1,8 @@
 #include "tools/estimate/certainty.h"
 
-#include "llvm/ADT/STLExtras.h"
-#include "llvm/ADT/StringRef.h"
+#include "support/diagnostics.h"
+
+#include "llvm/ADT/ArrayRef.h"
 
 #include <fmt/format.h>
 
@@ -18,14 +19,18 @@ constexpr Certainty onGpus{0.92, 1.87, true}, onCpus{0.80, 1.18, true};
 
 bool hasInterval(const Fitted &f) { return f.low < f.high; }
 
-/// The value of the last setting of `key`, without the quotes of a text; "" if there is none.
-llvm::StringRef settingOf(const Observation &o, llvm::StringRef key) {
-  llvm::StringRef found;
-  for (const std::string &s : o.settings)
-    if (auto [name, value] = llvm::StringRef(s).split('='); name.trim() == key)
-      found = value.trim().trim('"');
-  return found;
-}
+/// How far one direction of a doubt goes, and another: squares of logarithms of factors.
+class Spread {
+public:
+  void widen(double low, double high) {
+    down += std::pow(std::max(0.0, -std::log(low)), 2);
+    up += std::pow(std::max(0.0, std::log(high)), 2);
+  }
+  Certainty certainty(bool byDefault) const { return {std::exp(-std::sqrt(down)), std::exp(std::sqrt(up)), byDefault}; }
+
+private:
+  double down = 0, up = 0;
+};
 
 bool hasSpeed(const Observation &o) { return o.days > 0 || o.secondsPerStep > 0 || o.tokensPerSecond > 0; }
 
@@ -42,11 +47,8 @@ Certainty certaintyOf(Forecaster &f, const Estimate &e) {
     return (e.planned ? f.forecast(e.strategy) : f.estimate(e.strategy)).step;
   };
   auto positive = [](const Fitted &x) { return std::max(x.low, 1e-3 * x.value); };  // a divisor, or all of a step
-  double down = 0, up = 0;  // squares of the changes of the step's logarithm
-  auto widen = [&](double fastest, double slowest) {
-    down += std::pow(std::max(0.0, std::log(e.step / fastest)), 2);
-    up += std::pow(std::max(0.0, std::log(slowest / e.step)), 2);
-  };
+  Spread all;
+  auto widen = [&](double fastest, double slowest) { all.widen(fastest / e.step, slowest / e.step); };
   widen(stepWith(Fitted(positive(slowdown)), overhead, effective),
         stepWith(Fitted(slowdown.high), overhead, effective));
   if (hasInterval(overhead))
@@ -55,49 +57,72 @@ Certainty certaintyOf(Forecaster &f, const Estimate &e) {
     widen(stepWith(slowdown, overhead, Fitted(effective.high)),
           stepWith(slowdown, overhead, Fitted(positive(effective))));
   f.setFitted(slowdown, overhead, effective);
-  return {std::exp(-std::sqrt(down)), std::exp(std::sqrt(up)), false};
+  if (const std::optional<double> scatter = f.cluster().software.scatter)
+    all.widen(1 / *scatter, *scatter);
+  return all.certainty(false);
 }
 
-std::vector<std::string> neverSeen(const Strategy &s, const ClusterConfig &cluster) {
-  const int64_t node = cluster.node.devices;
-  bool nodes = false, tensor = false, across = false, pipeline = false, offload = false, compression = false;
+Certainty certaintyOfDays(const Certainty &ofStep, const RunTokens &tokens) {
+  Spread all;
+  all.widen(ofStep.low, ofStep.high);
+  all.widen(tokens.low / tokens, tokens.high / tokens);
+  return all.certainty(ofStep.byDefault);
+}
+
+void judge(Forecaster &f, std::vector<Estimate> &all, size_t first) {
+  for (Estimate &e : llvm::MutableArrayRef<Estimate>(all).drop_front(first))
+    if (e.problem.empty())
+      e.sure = certaintyOf(f, e);
+}
+
+Tried triedIn(const ClusterConfig &cluster) {
+  Tried t;
   for (const Observation &o : cluster.observations) {
     if (!hasSpeed(o))
       continue;
-    int64_t degree = 1;
-    settingOf(o, "parallel.tensor").getAsInteger(10, degree);
-    nodes |= o.gpus > node;
-    tensor |= degree > 1;
-    across |= degree > node;
-    pipeline |= o.pipeline > 1;
-    offload |= settingOf(o, "parallel.offload") == "optimizer";
-    compression |= settingOf(o, "parallel.compression") == s.compression;
+    t.nodes |= o.gpus > cluster.node.devices;
+    t.pipeline |= o.pipeline > 1;
+    try {
+      const ParallelConfig p = readForForecast(o.model, o.settings, o.gpus, cluster, o.pipeline).parallel;
+      t.tensor |= p.tensor > 1;
+      t.tensorOverNodes |= p.tensor > cluster.node.devices;
+      t.offload |= p.offload == "optimizer";
+      t.compressions.insert(p.compression);
+    } catch (const UserError &) {
+      // `gptc calibrate` says what is wrong with it.
+    }
   }
+  return t;
+}
+
+std::vector<std::string> neverSeen(const Strategy &s, const Tried &tried, int64_t perNode) {
   std::vector<std::string> all;
   auto add = [&](bool has, bool seen, const char *what) {
     if (has && !seen)
       all.push_back(what);
   };
-  add(s.gpus > node, nodes, "several nodes");
-  add(s.tensor > 1 && s.tensor <= node, tensor, "tensor");
-  add(s.tensor > node, across, "tensor over nodes");
-  add(s.pipeline > 1, pipeline, "pipeline");
-  add(s.offload, offload, "offload");
-  add(s.compression != "none", compression, "compression");
+  add(s.gpus > perNode, tried.nodes, "several nodes");
+  add(s.tensor > 1 && s.tensor <= perNode, tried.tensor, "tensor");
+  add(s.tensor > perNode, tried.tensorOverNodes, "tensor over nodes");
+  add(s.pipeline > 1, tried.pipeline, "pipeline");
+  add(s.offload, tried.offload, "offload");
+  add(s.compression != "none", tried.compressions.count(s.compression), "compression");
   return all;
 }
 
-void judge(Forecaster &f, std::vector<Estimate> &all, size_t first) {
-  for (Estimate &e : llvm::MutableArrayRef<Estimate>(all).drop_front(first))
-    if (e.problem.empty()) {
-      e.sure = certaintyOf(f, e);
-      e.neverSeen = neverSeen(e.strategy, f.cluster());
-    }
+void markNeverSeen(std::vector<Estimate> &all, const ClusterConfig &cluster) {
+  const Tried tried = triedIn(cluster);
+  for (Estimate &e : all)
+    if (e.problem.empty())
+      e.neverSeen = neverSeen(e.strategy, tried, cluster.node.devices);
 }
 
 std::string sourceOf(const Certainty &sure, const ClusterConfig &cluster) {
   if (!sure.byDefault)
-    return fmt::format("by the intervals of the scalars in {}, fitted to its log", cluster.file);
+    return fmt::format("by the intervals of the scalars in {}, fitted to its log, {}", cluster.file,
+                       cluster.software.scatter ? "and how far its runs scatter"
+                                                : "of the mean of runs: it has no software.scatter, which gptc "
+                                                  "calibrate finds");
   return fmt::format("a default, with no interval fitted: {} took {:.2f} to {:.2f} x the time forecast",
                      cluster.device.isCpu ? "12 runs on a measured CPU" : "142 published runs on 8 A100 or H100",
                      sure.low, sure.high);

@@ -32,7 +32,18 @@ struct Strategy {
   std::string name() const;
 };
 
-/// Factors on the seconds of a forecast step between which a run falls with 90% confidence (certainty.h).
+/// Tokens of a whole run: as given, or as many as a loss takes, which then lie between `low` and `high` with 90%
+/// confidence. `high` may be infinite.
+struct RunTokens {
+  double value, low, high;
+  RunTokens(double v) : value(v), low(v), high(v) {}
+  RunTokens(double v, double low, double high) : value(v), low(low), high(high) {}
+  operator double() const { return value; }
+  bool isGiven() const { return low == high; }
+};
+
+/// Factors on the seconds of a forecast step between which a run falls with 90% confidence (certainty.h). `high` is
+/// infinite only of days, for tokens without an upper end.
 struct Certainty {
   double low = 1, high = 1;
   bool byDefault = false;  // by the errors of earlier forecasts with nothing fitted, not by this cluster's own fit
@@ -68,7 +79,7 @@ struct Estimate {
   Buffers buffers;       // at the peak of memory, by name
   std::string binds;     // the bottleneck: "compute", "memory bandwidth", "node links", "network" or "host"
   Certainty sure;        // set by judge (certainty.h)
-  std::vector<std::string> neverSeen;  // likewise: what of the strategy no row of the cluster's log has tried
+  std::vector<std::string> neverSeen;  // by markNeverSeen: what of the strategy no row of the cluster's log has tried
 
   bool fits() const { return problem.empty() && !outOfMemory && !hostOutOfMemory; }
   double days(double tokens) const { return tokens / tokensPerSecond / 86400; }

@@ -2,6 +2,7 @@
 
 #include "support/svg.h"
 #include "support/words.h"
+#include "tools/estimate/certainty.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -50,6 +51,18 @@ std::string daysTitle(double perDay, double tokens, const ClusterConfig &cluster
   return fmt::format("{} for {:.3g} tokens on {}", perDay > 1 ? "Hours" : "Days", tokens, cluster.name);
 }
 
+/// Days between which a run ends with 90% confidence. Without an upper end it is drawn up to ten times the forecast.
+struct DaysSpan {
+  double low, high;
+  bool hasEnd;
+  DaysSpan(const Estimate &e, const RunTokens &tokens) {
+    const Certainty sure = certaintyOfDays(e.sure, tokens);
+    hasEnd = std::isfinite(sure.high);
+    low = e.days(tokens) * sure.low;
+    high = e.days(tokens) * (hasEnd ? sure.high : 10);
+  }
+};
+
 /// An interval as a line with caps, along x or along y.
 void whisker(SvgDrawing &d, double x0, double y0, double x1, double y1, const char *colour) {
   d.line(x0, y0, x1, y1, colour);
@@ -59,7 +72,8 @@ void whisker(SvgDrawing &d, double x0, double y0, double x1, double y1, const ch
 }
 
 /// One number of GPUs: a bar for each strategy, and a circle for each row of the log with as many.
-std::string barsOfDays(const std::vector<const Estimate *> &bars, double tokens, const ClusterConfig &cluster) {
+std::string barsOfDays(const std::vector<const Estimate *> &bars, const RunTokens &tokens,
+                       const ClusterConfig &cluster) {
   constexpr double width = 900, left = 250, right = 190, top = 60, each = 30;
   const int64_t gpus = bars.front()->strategy.gpus;
   std::vector<const Observation *> seen;
@@ -69,7 +83,7 @@ std::string barsOfDays(const std::vector<const Estimate *> &bars, double tokens,
   double fewest = 1e300, most = 0;
   auto extend = [&](double low, double high) { fewest = std::min(fewest, low), most = std::max(most, high); };
   for (const Estimate *e : bars)
-    extend(e->days(tokens), e->days(tokens) * e->sure.high);
+    extend(e->days(tokens), DaysSpan(*e, tokens).high);
   for (const Observation *o : seen)
     extend(daysOf(*o, tokens), daysOf(*o, tokens));
   const double perDay = unitsPerDay(fewest);
@@ -78,12 +92,14 @@ std::string barsOfDays(const std::vector<const Estimate *> &bars, double tokens,
   auto x = [&](double days) { return left + days / most * (width - left - right); };
   double y = top;
   for (const auto &[i, e] : llvm::enumerate(bars)) {
-    const double days = e->days(tokens), low = days * e->sure.low, high = days * e->sure.high;
+    const double days = e->days(tokens);
+    const DaysSpan span(*e, tokens);
     d.box(left, y, std::max(1.0, x(days) - left), each - 10, e->fits() ? colours[i % std::size(colours)] : "#cccccc");
-    whisker(d, x(low), y + (each - 10) / 2, x(high), y + (each - 10) / 2, "#000000");
+    whisker(d, x(span.low), y + (each - 10) / 2, x(span.high), y + (each - 10) / 2, "#000000");
     d.text(left - 10, y + 14, e->strategy.name(), "end");
-    d.text(x(high) + 8, y + 14,
-           fmt::format("{:.3g} ({:.3g} to {:.3g}){}", perDay * days, perDay * low, perDay * high,
+    const std::string high = span.hasEnd ? fmt::format("to {:.3g}", perDay * span.high) : "or more";
+    d.text(x(span.high) + 8, y + 14,
+           fmt::format("{:.3g} ({:.3g} {}){}", perDay * days, perDay * span.low, high,
                        e->fits() ? "" : ", out of memory"));
     y += each;
   }
@@ -101,11 +117,12 @@ std::string barsOfDays(const std::vector<const Estimate *> &bars, double tokens,
 /// Days over GPUs, both axes logarithmic.
 class LinesOfDays {
 public:
-  LinesOfDays(const std::vector<const Estimate *> &all, double tokens, const ClusterConfig &cluster)
+  LinesOfDays(const std::vector<const Estimate *> &all, const RunTokens &tokens, const ClusterConfig &cluster)
       : all(all), tokens(tokens), cluster(cluster) {
     for (const Estimate *e : all) {
       const double days = e->days(tokens);
-      extend(double(e->strategy.gpus), days * e->sure.low, days * e->sure.high);
+      const DaysSpan span(*e, tokens);
+      extend(double(e->strategy.gpus), span.low, span.high);
       perDay = unitsPerDay(fewest = std::min(fewest, days));
     }
     for (const Observation &o : cluster.observations)
@@ -127,7 +144,7 @@ public:
 private:
   static constexpr double width = 900, height = 520, left = 70, right = 230, top = 50, bottom = 60;
   const std::vector<const Estimate *> &all;
-  const double tokens;
+  const RunTokens tokens;
   const ClusterConfig &cluster;
   double x0 = 1e30, x1 = 0, y0 = 1e300, y1 = 0, fewest = 1e300, perDay = 1;
   double legend = top + 10;
@@ -170,7 +187,8 @@ private:
         const double px = x(double(e->strategy.gpus)), days = e->days(tokens);
         if (before)
           d.line(x(double(before->strategy.gpus)), y(before->days(tokens)), px, y(days), colour, 1.5, dash);
-        whisker(d, px, y(days * e->sure.low), px, y(days * e->sure.high), colour);
+        const DaysSpan span(*e, tokens);
+        whisker(d, px, y(span.low), px, y(span.high), colour);
         if (e->fits())
           d.dot(px, y(days), colour, true, radius);
         else
@@ -215,7 +233,7 @@ private:
 
 }  // namespace
 
-std::string daysPicture(const std::vector<Estimate> &all, double tokens, const ClusterConfig &cluster) {
+std::string daysPicture(const std::vector<Estimate> &all, const RunTokens &tokens, const ClusterConfig &cluster) {
   std::vector<const Estimate *> possible;
   for (const Estimate &e : all)
     if (e.problem.empty())

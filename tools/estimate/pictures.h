@@ -10,7 +10,7 @@ std::vector<std::pair<std::string, double>> largest(const Buffers &buffers, size
 
 /// Days for `tokens` by number of GPUs, both axes logarithmic: a line per strategy with its 90% intervals, crosses
 /// where memory does not suffice, circles for the cluster's observations. With one number of GPUs: a bar per strategy.
-std::string daysPicture(const std::vector<Estimate> &all, double tokens, const ClusterConfig &cluster);
+std::string daysPicture(const std::vector<Estimate> &all, const RunTokens &tokens, const ClusterConfig &cluster);
 /// A waterfall of one step: seconds by cause.
 std::string stepPicture(const Estimate &e);
 /// Memory of a device through one forward and backward pass, on top of its constant part, against its capacity; beside
