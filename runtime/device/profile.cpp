@@ -130,16 +130,23 @@ std::string Profile::table(int64_t steps) const {
          fmt::format("{:9.3f} 100.0% {:7}                     all kernels\n", total / 1e6 / steps, entries.size());
 }
 
-void Trace::ran(const BoundKernel &kernel, int64_t begin, int64_t end) {
-  events.push_back({describe(*kernel.op), fact<&GroupFacts::kind>(*kernel.op), begin, end, true});
+void Trace::add(const Op &kernel, int64_t begin, int64_t end) {
+  events.push_back({describe(kernel), fact<&GroupFacts::kind>(kernel), begin, end, true});
 }
+
+void Trace::ran(const BoundKernel &kernel, int64_t begin, int64_t end) { add(*kernel.op, begin, end); }
 
 void Trace::span(const std::string &name, int64_t begin, int64_t end) {
   events.push_back({name, "", begin, end, false});
 }
 
 void Trace::write(const std::string &path) const {
+  const int process = of == Of::run ? 1 : 2;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  list.push_back({{"name", "process_name"},
+                  {"ph", "M"},
+                  {"pid", process},
+                  {"args", {{"name", of == Of::run ? "measured" : "forecast"}}}});
   int64_t origin = events.empty() ? 0 : events[0].begin;
   for (const Event &e : events)
     origin = std::min(origin, e.begin);
@@ -147,7 +154,7 @@ void Trace::write(const std::string &path) const {
     list.push_back({{"name", e.name},
                     {"cat", e.kernel ? e.recipe : "step"},
                     {"ph", "X"},
-                    {"pid", 1},
+                    {"pid", process},
                     {"tid", e.kernel ? 2 : 1},
                     {"ts", (e.begin - origin) / 1e3},
                     {"dur", (e.end - e.begin) / 1e3}});

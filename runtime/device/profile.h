@@ -24,9 +24,14 @@ private:
   llvm::StringMap<Entry> entries;
 };
 
-/// Records kernels as Chrome trace events (chrome://tracing, Perfetto).
+/// Kernels as Chrome trace events (chrome://tracing, Perfetto), of a run or of a forecast. Each is a process of its
+/// own, so that the events of both may stand in one file.
 class Trace : public KernelObserver {
 public:
+  enum class Of { run, forecast };
+  explicit Trace(Of of = Of::run) : of(of) {}
+  /// Times in nanoseconds, here and below.
+  void add(const Op &kernel, int64_t begin, int64_t end);
   void ran(const BoundKernel &kernel, int64_t begin, int64_t end) override;
   /// Adds a named span around kernels, such as "step 10".
   void span(const std::string &name, int64_t begin, int64_t end);
@@ -39,6 +44,7 @@ private:
     int64_t begin, end;
     bool kernel;
   };
+  Of of;
   std::vector<Event> events;
 };
 

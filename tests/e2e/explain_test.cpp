@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 
 using namespace e2e;
 using nlohmann::json;
@@ -90,6 +91,49 @@ TEST_F(Explain, EveryKindOfDecision) {
   EXPECT_EQ(r.code, 0);
   for (const char *row : {"fuse epilogue", "remat all", "rejected: full", "order peak", "micro-batch size"})
     EXPECT_NE(r.output.find(row), std::string::npos) << row << " is missing in\n" << r.output;
+}
+
+// The step as forecast has the kernels of a step as measured, in its order and under its names, on a line of its own.
+TEST_F(Explain, TracesOfAForecastAndOfARunHaveTheSameKernels) {
+  using Words = std::vector<std::string>;
+  for (const Words &settings : {Words{}, Words{"train.global_batch_tokens=512", "parallel.logical_shards=4"}}) {
+    std::vector<std::string> all = settings;
+    all.insert(all.end(), {"train.steps=2", "checkpoint.every=0", "log.trace_steps=[2, 2]"});
+    const std::string plan = w.compile(fmt::format("traced-{}", settings.size()), all), out = plan + "-out";
+    ASSERT_EQ(w.gptrun({plan, "--out-dir", out}).code, 0);
+    const Result r = w.gptc({"explain", plan, "--trace", w.path("forecast.json")});
+    ASSERT_EQ(r.code, 0) << r.output;
+    struct Read {
+      Words kernels;
+      double end = 0, step = 0;
+      std::set<int> processes;
+    };
+    auto read = [](const std::string &file) {
+      Read of;
+      for (const json &e : gptc::parseJson<json>(readFile(file))["traceEvents"]) {
+        of.processes.insert(int(e["pid"]));
+        if (e["ph"] == "M")
+          continue;
+        if (e["cat"] == "step") {
+          of.step = e["dur"];
+          continue;
+        }
+        EXPECT_GE(double(e["ts"]), of.end - 0.01) << "one by one";
+        EXPECT_GT(double(e["dur"]), 0);
+        of.end = double(e["ts"]) + double(e["dur"]);
+        of.kernels.push_back(e["cat"].get<std::string>() + " " + e["name"].get<std::string>());
+      }
+      return of;
+    };
+    const Read forecast = read(w.path("forecast.json")), measured = read(out + "/trace.json");
+    EXPECT_EQ(forecast.kernels, measured.kernels);
+    EXPECT_GT(forecast.kernels.size(), 30u);
+    EXPECT_NEAR(forecast.step, forecast.end, 0.01);
+    EXPECT_EQ(forecast.processes, std::set<int>{2});
+    EXPECT_EQ(measured.processes, std::set<int>{1});
+  }
+  EXPECT_EQ(w.gptc({"explain", w.path("traced-0"), "--trace", w.path("nowhere/trace.json")}).code, 4);
+  EXPECT_EQ(w.gptc({"explain", w.path("traced-0"), "--json", "--trace", w.path("x.json")}).code, 2);
 }
 
 // What an alternative is said to need is what it needs.

@@ -379,7 +379,7 @@ TEST_F(TuneTest, BenchMeasuresMachineStepAndKernels) {
   }
   EXPECT_GT(matmuls, 10);
   const Result m =
-      gptc({"bench", "matmul", w.modelFile(), "--tokens", "24,100", "--seconds", "0", "--search", "0.01", "--json"});
+      gptc({"bench", "matmul", w.modelFile(), "--tokens", "24,0.1k", "--seconds", "0", "--search", "0.01", "--json"});
   ASSERT_EQ(m.code, 0) << m.output;
   const json products = gptc::parseJson<json>(m.output);
   double flops = 0, seconds = 0;

@@ -263,6 +263,52 @@ TEST_F(EstimateServing, CachesInBlocksTakeTheirBytes) {
   EXPECT_NEAR(more, 20.0 * slots * each, 1e-6 * forecast(40).decode.seconds() * 1e9);
 }
 
+// Of two ranks each holds half of the cache, and each layer sums its rows twice: half of them go to the other rank and
+// half come back.
+TEST_F(EstimateServing, RanksThatShareAModelSumOverTheirLink) {
+  constexpr int64_t slots = 4;
+  for (const bool onGpus : {false, true}) {
+    const Plan p = planToServe({.model = file()}, onGpus);
+    EXPECT_EQ(p.target.isCuda(), onGpus);
+    ServingMachine machine = machineOf(slowMemory());
+    machine.link = {.bandwidth = 1e9, .latency = 1e-3};
+    auto forecast = [&](int64_t ranks) {
+      return servingForecast(*servingModule(p, slots, cacheDir(), ranks), machine, {.promptTokens = 8, .newTokens = 4});
+    };
+    const ServingForecast one = forecast(1), two = forecast(2);
+    EXPECT_EQ(one.decode.links + one.prefill.links, 0) << onGpus;
+    EXPECT_EQ(2 * two.cache, one.cache) << onGpus;
+    EXPECT_LT(two.weights, one.weights) << onGpus;
+    EXPECT_LT(two.arena, one.arena) << onGpus;
+    const double sum = 1e-3 + double(slots * width * int64_t(sizeof(float))) / 1e9;
+    EXPECT_NEAR(two.decode.links, 2 * layers * sum, 1e-12) << onGpus;
+    EXPECT_STREQ(two.decode.boundBy(), "links") << onGpus;
+    EXPECT_LT(two.decode.seconds() - two.decode.links, one.decode.seconds()) << onGpus;
+  }
+}
+
+// The plan for a GPU has the sizes that the model has, and a token waits for the weights that are read.
+TEST_F(EstimateServing, OnGpusItIsTheirPlan) {
+  constexpr int64_t slots = 4, word = sizeof(float);
+  const std::unique_ptr<Module> m = servingModule(planToServe({.model = file()}, true), slots, cacheDir());
+  const ServingForecast f = servingForecast(*m, machineOf(slowMemory()), {.promptTokens = 8, .newTokens = 4});
+  EXPECT_EQ(f.arena, fact<&MemoryFacts::arenaBytes>(*m));
+  EXPECT_EQ(f.cache, slots * layers * 2 * context * width * word);
+  const double read = double(f.weights - (vocabulary + context) * width * word);
+  EXPECT_STREQ(f.decode.boundBy(), "memory");
+  EXPECT_GT(f.decode.seconds() * 1e9, read);
+  EXPECT_LT(f.decode.seconds() * 1e9, 1.5 * read);
+  // A folder of Hugging Face on GPUs of a file, whose driver takes some of their memory.
+  const Result r = w.gptc({"estimate", GPTC_SOURCE_DIR "/tests/e2e/hf/llama", "--slots", "1,4", "--json", "--cluster",
+                           GPTC_SOURCE_DIR "/examples/clusters/8xa100-80gb.toml"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto j = parseJson(r.output);
+  EXPECT_EQ(j["machine"]["memory_bytes"], int64_t(79) << 30);
+  ASSERT_EQ(j["slots"].size(), 2u);
+  EXPECT_GT(double(j["slots"][1]["decode_tokens_per_s"]), double(j["slots"][0]["decode_tokens_per_s"]));
+  EXPECT_EQ(j["slots"][0]["fits"], true);
+}
+
 TEST_F(EstimateServing, AFolderAndAFileNeedNoTokenizer) {
   const std::string folder = GPTC_SOURCE_DIR "/tests/e2e/hf/llama";  // two layers, a context of 20, heads of 4
   for (const int64_t asked : {0, 7}) {
@@ -355,6 +401,7 @@ TEST_F(EstimateServing, OptionsGoWithTheirForecast) {
                                                 {"--cache", "q8_0"},
                                                 {"--prompt-tokens", "8"},
                                                 {"--new-tokens", "8"},
+                                                {"--tensor", "2"},
                                                 {"--threads", "1"}}) {
     std::vector<std::string> without = {"--cluster", on};
     without.insert(without.end(), alone.begin(), alone.end());
@@ -363,7 +410,14 @@ TEST_F(EstimateServing, OptionsGoWithTheirForecast) {
   EXPECT_EQ(code({"--slots", "2", "--cluster", on, "--threads", "1"}), 2);
   EXPECT_EQ(code({"--slots", "2", "--cluster", on, "--prompt-tokens", "0"}), 2);
   EXPECT_EQ(code({"--slots", "2", "--cluster", on, "--prompt-tokens", "257"}), 2);
-  EXPECT_EQ(code({"--slots", "2", "--cluster", GPTC_SOURCE_DIR "/examples/clusters/8xh100.toml"}), 3);
+  EXPECT_EQ(code({"--slots", "2", "--cluster", on, "--prompt-tokens", "0.201k", "--new-tokens", "50"}), 0);
+  for (const char *bad : {"1.5", "0.2001k", "2M", "1e7", "8x", "-8", "nan"})
+    EXPECT_EQ(code({"--slots", "2", "--cluster", on, "--new-tokens", bad}), 2) << bad;
+  EXPECT_EQ(code({"--slots", "2", "--tensor", "2"}), 2) << "of which ranks?";
+  EXPECT_EQ(code({"--slots", "2", "--cluster", on, "--tensor", "3"}), 3);
+  EXPECT_EQ(code({"--slots", "2", "--cluster", on, "--tensor", "2"}), 0);
+  EXPECT_EQ(code({"--slots", "2", "--cluster", GPTC_SOURCE_DIR "/examples/clusters/jean-zay.toml"}), 3);
+  EXPECT_EQ(code({"--slots", "2", "--cluster", GPTC_SOURCE_DIR "/examples/clusters/8xh100.toml", "--tensor", "4"}), 0);
   EXPECT_EQ(code({"--slots", "1,2", "--cluster", on}), 0);
 }
 

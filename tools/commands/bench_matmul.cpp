@@ -208,7 +208,7 @@ void addMatmulBench(Command &bench) {
   addModel(c, r->modelFile, r->settings);
   c.option("--tokens", r->tokens, "Numbers of tokens [256,512,1024,2048,4096]")
       .separatedBy(',')
-      .within(int64_t(1), int64_t(1) << 20);
+      .tokens(1, int64_t(1) << 20);
   c.option("--seconds", r->seconds, "Spent on each product, five runs at least [0.3]").within(0.0, 1e4);
   c.option("--search", r->search, "Seconds to search each product's schedule first, beyond what is on record [0]")
       .within(0.0, 1e4);

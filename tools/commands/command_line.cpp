@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cmath>
 #include <cstdio>
 
 namespace gptc {
@@ -35,6 +36,21 @@ template <typename T> Option Option::within(T least, T most) {
 template Option Option::within(int, int);
 template Option Option::within(int64_t, int64_t);
 template Option Option::within(double, double);
+
+Option Option::tokens(int64_t least, int64_t most) {
+  const std::string range = fmt::format("{} to {}", least, most);
+  o->transform(CLI::Validator(
+      [=](std::string &text) {
+        const std::optional<double> n = parseTokens(text);
+        const double whole = std::round(n.value_or(0));  // 1.001k is not quite that in binary
+        if (!n || std::abs(*n - whole) > 1e-9 * whole || whole < double(least) || whole > double(most))
+          return fmt::format("{} is not a number of tokens from {}, such as 8k", text, range);
+        text = fmt::format("{:.0f}", whole);
+        return std::string();
+      },
+      range));
+  return *this;
+}
 
 Option Option::oneOf(const std::vector<std::string> &words) {
   o->check(CLI::IsMember(words));

@@ -156,7 +156,7 @@ void addDataCommand(Command &app) {
   c.option("--context", options->context,
            "Tokens to which texts with labels are cut [512, or less if the tokenizer's folder says so]")
       .type("N")
-      .within(int64_t(1), int64_t(1) << 17);
+      .tokens(1, int64_t(1) << 17);
   c.option("--threads", options->threads, "Threads [the CPUs of this process]").type("N").within(1, 1024);
   c.run([options] { prepare(*options); });
 

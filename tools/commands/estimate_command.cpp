@@ -376,10 +376,12 @@ void runCalibrate(const CalibrateOptions &o) {
 }  // namespace
 
 /// Options of a forecast of serving. `training`: those that are not.
-static Option addServingOptions(Command c, ServingRequest &r, const std::vector<Option> &training) {
+static Option addServingOptions(Command c, ServingRequest &r, const Option &cluster,
+                                const std::vector<Option> &training) {
   Option slots = c.option("--slots", r.slots,
-                          "Forecasts gptrun sample and serve on this CPU instead, with so many samples at once: 8 or "
-                          "1,8,32. The model may be a plan, a Hugging Face folder or a GGUF file, too")
+                          "Forecasts gptrun sample and serve instead, on this CPU or with --cluster, with so many "
+                          "samples at once: 8 or 1,8,32. The model may be a plan, a Hugging Face folder or a GGUF "
+                          "file, too")
                      .type("N");
   for (const Option &o : training)
     slots.excludes(o);
@@ -387,9 +389,12 @@ static Option addServingOptions(Command c, ServingRequest &r, const std::vector<
   all.push_back(addCacheOption(c, r.as));
   all.push_back(
       c.option("--prompt-tokens", r.promptTokens, "Tokens of a prompt; default: 512, or what the context has room for")
-          .within(int64_t(1), int64_t(1) << 20));
+          .tokens(1, int64_t(1) << 20));
   all.push_back(c.option("--new-tokens", r.newTokens, "New tokens of a sample; default: 128, or half of the context")
-                    .within(int64_t(1), int64_t(1) << 20));
+                    .tokens(1, int64_t(1) << 20));
+  all.push_back(c.option("--tensor", r.tensor, "Ranks that share the model, each on a device of the cluster")
+                    .within(int64_t(1), int64_t(1024))
+                    .needs(cluster));
   all.push_back(c.option("--threads", r.threads, "Threads of this CPU (0: all cores)").within(0, 4096));
   for (Option &o : all)
     o.needs(slots);
@@ -429,7 +434,8 @@ void addEstimateCommand(Command &app) {
                             .excludes(search);
   c.flag("--json", o->json, "Prints JSON: one object for one number of GPUs or for serving, else a list");
   const Option svg = c.option("--svg", o->svg, "Draws days.svg, step.svg and memory.svg into a folder").type("FOLDER");
-  const Option slots = addServingOptions(c, o->serving, {gpus, tokens, loss, curve, pipeline, search, byCode, svg});
+  const Option slots =
+      addServingOptions(c, o->serving, cluster, {gpus, tokens, loss, curve, pipeline, search, byCode, svg});
   c.run([o, cluster, gpus, slots] {
     if (slots.given()) {
       o->serving.model = o->model;

@@ -1,4 +1,5 @@
-// 1. Plan: the one that `gptrun sample` makes for each number of slots, without kernels.
+// 1. Plan: the one that `gptrun sample` makes for each number of slots, without kernels. For GPUs it is like those of
+//    forecasts of training: with the libraries, and without tuning records.
 // 2. Rates: of a cluster file, or of this CPU. Its peaks are recorded in the cache; memory is measured now.
 // 3. Forecast by tools/estimate/serving.h.
 #include "tools/commands/estimate_serving.h"
@@ -13,6 +14,7 @@
 #include "support/words.h"
 #include "tools/compiler/compile.h"
 #include "tools/compiler/inference.h"
+#include "tools/estimate/forecast.h"
 #include "tools/estimate/workload.h"
 #include "tools/planner/cache_dir.h"
 #include "tools/planner/gir_file.h"
@@ -23,6 +25,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 namespace gptc {
@@ -36,19 +39,18 @@ using json = nlohmann::ordered_json;
 constexpr int64_t mostSlots = 1024;  // as of gptrun sample and serve
 
 /// A plan of a model.toml, as `gptc compile` would give it to `gptrun sample`.
-Plan planOfFile(const ServingRequest &r) {
+Plan planOfFile(const ServingRequest &r, bool onGpus) {
   const Config config = readConfig(r.model, r.settings);
-  if (config.compile.target != "cpu")
-    throw UserError(
-        Diagnostic{ErrorCode::NotBuiltYet,
-                   fmt::format("compile.target = \"{}\": serving is forecast for CPUs only", config.compile.target),
-                   config.where("compile.target"),
-                   "",
-                   {"--set compile.target=cpu"},
-                   {}});
+  if (!onGpus && config.compile.target != "cpu")
+    throw UserError(Diagnostic{
+        ErrorCode::NotBuiltYet,
+        fmt::format("compile.target = \"{}\": on GPUs serving is forecast with a cluster file", config.compile.target),
+        config.where("compile.target"),
+        "",
+        {"name a cluster file that describes them with --cluster, or --set compile.target=cpu"},
+        {}});
   Plan plan;
-  bool here = true;
-  plan.target = targetOf(config, here);
+  plan.target = hostTarget();
   plan.run = runSettings(config);
   plan.model = modelSettings(config);
   plan.planned = buildModel(config);
@@ -65,22 +67,21 @@ struct Machine {
   std::string memoryIs;
 };
 
-Machine machineOfFile(const std::string &file) {
-  const ClusterConfig c = loadCluster(file);
-  if (!c.device.isCpu)
-    throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} describes GPUs: serving is forecast for CPUs only", file),
-                    "give a file with device.kind = \"cpu\", as `gptc bench cluster` writes, or none for this CPU");
+Machine machineOf(const ClusterConfig &c, int64_t ranks) {
   if (!c.software.isGptc())
     throw UserError(ErrorCode::Contradiction,
-                    fmt::format("{} describes {}, and gptc's kernels serve", file, c.software.name),
+                    fmt::format("{} describes {}, and gptc's kernels serve", c.file, c.software.name),
                     "give a file without software.name");
+  const DeviceSpec device = c.device.isCpu ? shareOf(c.device, std::min(ranks, c.node.devices)) : c.device;
+  const std::string name = device.name.empty() ? "the CPU" : device.name;
   Machine m;
-  m.rates.rates = [device = c.device](double rows) { return ratesOf(device, rows); };
+  m.rates.rates = [device](double rows) { return ratesOf(device, rows); };
   m.rates.slowdown = c.software.slowdown;
-  m.peaks = ratesOf(c.device, 1);
-  m.memory = c.device.memory;
-  m.device = c.device.name.empty() ? "the CPU" : c.device.name;
-  m.source = file;
+  m.rates.link = linkOf(c, ranks, 1).rates;
+  m.peaks = ratesOf(device, 1);
+  m.memory = std::max(0.0, device.memory - c.software.context);
+  m.device = ranks > 1 ? fmt::format("a rank of {}, on {}", ranks, name) : name;
+  m.source = c.file;
   m.memoryIs = "that the file gives it";
   return m;
 }
@@ -132,6 +133,7 @@ void printJson(const std::vector<ServingForecast> &all, const Module &any, const
             {"weights", std::string(nameOf(fact<&PrecisionFacts::weights>(any)))},
             {"prompt_tokens", load.promptTokens},
             {"new_tokens", load.newTokens},
+            {"tensor", r.tensor},
             {"machine",
              {{"device", m.device},
               {"source", m.source},
@@ -174,7 +176,7 @@ std::vector<int64_t> parseSlots(const std::string &text) {
   return all;
 }
 
-Plan planToServe(const ServingRequest &r) {
+Plan planToServe(const ServingRequest &r, bool onGpus) {
   std::error_code e;
   const llvm::StringRef name = r.model;
   const bool model = isImportable(r.model) || name.ends_with(".gguf") || name.ends_with(".safetensors"),
@@ -194,15 +196,20 @@ Plan planToServe(const ServingRequest &r) {
                           : "--set model.block_size=N, precision.compute, precision.weights and precision.cache");
   Plan plan = model    ? planOfModel(importedModel(r.model, ImportFor::sizes), r.as, ImportFor::sizes)
               : folder ? loadPlan(r.model)
-                       : planOfFile(r);
-  if (plan.target.isCuda())
-    throw UserError(ErrorCode::NotBuiltYet,
-                    fmt::format("the plan is for {}: serving is forecast for CPUs only", plan.target.name),
-                    "compile it with --set compile.target=cpu");
+                       : planOfFile(r, onGpus);
   requireGenerator(*plan.planned);
   if (plan.model.empty())
     throw UserError(ErrorCode::NotBuiltYet, "the plan was compiled from a module, which has no slots",
                     "compile a model.toml");
+  if (onGpus) {
+    plan.target = targetOnGpus(readConfig("", plan.model));
+    plan.model.push_back("compile.autotune=\"off\"");  // records change no memory, and need the GPU
+  } else if (plan.target.isCuda()) {
+    throw UserError(
+        ErrorCode::NotBuiltYet,
+        fmt::format("the plan is for {}: on GPUs serving is forecast with a cluster file", plan.target.name),
+        "name a cluster file that describes them with --cluster, or compile with --set compile.target=cpu");
+  }
   return plan;
 }
 
@@ -226,25 +233,33 @@ ServingLoad loadOf(const ServingRequest &r, int64_t context) {
 
 void estimateServing(const ServingRequest &r) {
   const std::vector<int64_t> counts = parseSlots(r.slots);
-  const Plan plan = planToServe(r);
+  std::optional<Machine> machine;
+  bool onGpus = false;
+  if (!r.cluster.empty()) {
+    const ClusterConfig cluster = loadCluster(r.cluster);
+    machine = machineOf(cluster, r.tensor);
+    onGpus = !cluster.device.isCpu;
+  }
+  const Plan plan = planToServe(r, onGpus);
   const ServingLoad load = loadOf(r, fact<&ModelFacts::blockSize>(*plan.planned));
   std::vector<std::unique_ptr<Module>> modules;
   for (const int64_t n : counts)
-    modules.push_back(servingModule(plan, n, defaultCacheDir()));
-  const Machine machine = r.cluster.empty() ? measuredMachine(r.threads) : machineOfFile(r.cluster);
+    modules.push_back(servingModule(plan, n, defaultCacheDir(), r.tensor));
+  if (!machine)
+    machine = measuredMachine(r.threads);
   std::vector<ServingForecast> all;
   std::vector<std::string> memory;
   for (size_t i = 0; i < counts.size(); ++i) {
-    all.push_back(servingForecast(*modules[i], machine.rates, load));
+    all.push_back(servingForecast(*modules[i], machine->rates, load));
     memory.push_back(slotsInWords(*modules[i], counts[i]));
   }
   const Module &any = *modules.front();
   if (r.json)
-    return printJson(all, any, r, machine, load);
+    return printJson(all, any, r, *machine, load);
   const std::string kept = weightsInWords(any);
   fmt::print("{}: {}, a context of {} tokens{}\n", r.model, nameOf(fact<&PrecisionFacts::compute>(any)),
              fact<&ModelFacts::blockSize>(any), kept.empty() ? "" : ", weights as " + kept);
-  printTable(all, memory, machine, load);
+  printTable(all, memory, *machine, load);
 }
 
 }  // namespace gptc

@@ -5,6 +5,7 @@
 #include "tools/study/explain.h"
 #include "tools/study/explain_gpu.h"
 #include "tools/study/explain_weights.h"
+#include "tools/study/step_trace.h"
 #include "tools/study/why.h"
 
 #include "codegen/codegen.h"
@@ -80,6 +81,16 @@ void run(const std::string &dir, bool asJson, bool rounding) {
     fmt::print("\n{}", tableOf(*kept));
 }
 
+void writeTrace(const std::string &dir, const std::string &file) {
+  const std::string cacheDir = defaultCacheDir();
+  const Plan plan = loadPlan(dir, cacheSecret(cacheDir));
+  bool measured = false;
+  const MachineRates rates =
+      plan.target.isCuda() ? ratesOf(plan.target) : ratesOf(plan.target, undisturbedPeak(plan.target, measured));
+  expectedTrace(*plan.planned, plan.target, rates).write(file);
+  fmt::print("the step as forecast is in {}; log.trace_steps lets gptrun write measured ones\n", file);
+}
+
 void runOnGpu(const std::string &dir, const std::string &name, bool asJson) {
   const Plan plan = loadPlan(dir);
   const GpuRates rates = gpuRatesOf(gpuForPlan(plan.target, name));
@@ -96,7 +107,7 @@ void runOnGpu(const std::string &dir, const std::string &name, bool asJson) {
 void addExplainCommand(Command &app) {
   Command c = app.command("explain", "Says what each decision of the compiler costs and saves");
   struct Options {
-    std::string plan, cluster, gpu;
+    std::string plan, cluster, gpu, trace;
     std::vector<std::string> why;
     bool json = false, rounding = false;
   };
@@ -113,19 +124,30 @@ void addExplainCommand(Command &app) {
           .type("GPU")
           .needs(plan)
           .excludes(rounding);
+  const Option trace = c.option("--trace", o->trace,
+                                "Instead: writes the kernels of a step, as they are forecast one by one on this CPU or "
+                                "a typical GPU, in the form of what gptrun measures with log.trace_steps, for Perfetto")
+                           .type("FILE.json")
+                           .needs(plan)
+                           .excludes(json)
+                           .excludes(rounding)
+                           .excludes(target);
   const Option why = c.option("--why", o->why,
                               "Why A is slower than B: two plans, or two forecasts \"MODEL.toml gpus=16 KEY=VALUE...\"")
                          .values(2)
                          .type("A B")
                          .excludes(plan)
                          .excludes(json)
-                         .excludes(target);
+                         .excludes(target)
+                         .excludes(trace);
   c.option("--cluster", o->cluster, "On which cluster, for --why with forecasts").type("CLUSTER.toml").needs(why);
   c.run([o] {
     if (!o->why.empty())
       explainWhy(o->why[0], o->why[1], o->cluster);
     else if (o->plan.empty())
       throw UserError(ErrorCode::Usage, "gptc explain needs a plan", "gptc explain PLAN, or --why A B");
+    else if (!o->trace.empty())
+      writeTrace(o->plan, o->trace);
     else if (!o->gpu.empty())
       runOnGpu(o->plan, o->gpu, o->json);
     else

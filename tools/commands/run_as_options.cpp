@@ -8,7 +8,7 @@ std::vector<Option> addRunAsOptions(Command command, RunAs &as) {
           .option("--context", as.context,
                   fmt::format("tokens that a model of a folder or GGUF file sees; default: its own, at most {}",
                               kUsualContext))
-          .within(int64_t(1), int64_t(1) << 20);
+          .tokens(1, int64_t(1) << 20);
   const Option precision =
       command
           .option("--precision", as.precision,

@@ -103,26 +103,31 @@ Plan withModule(Plan plan, std::unique_ptr<Module> m) {
 
 }  // namespace
 
-void requireShared(const Plan &plan, int64_t tensor) {
+/// requireShared, but for GPUs.
+static void requireDivided(const Plan &plan, int64_t tensor) {
   if (tensor == 1)
     return;
-  auto notYet = [](std::string what, std::string help) {
-    throw UserError(ErrorCode::NotBuiltYet, std::move(what), std::move(help));
-  };
-  if (plan.target.isCuda())
-    notYet("GPUs that share a model to continue texts are not built yet", "--tensor 1 continues them on one GPU");
   if (!std::has_single_bit(uint64_t(tensor)))
-    notYet(fmt::format("{} ranks that share a model to continue texts are not built yet", tensor),
-           "2, 4, 8 and so on work; --tensor 1 continues them on one, whatever the plan was made for");
+    throw UserError(ErrorCode::NotBuiltYet,
+                    fmt::format("{} ranks that share a model to continue texts are not built yet", tensor),
+                    "2, 4, 8 and so on work; --tensor 1 continues them on one, whatever the plan was made for");
   PlanForRanks(plan, 1).requireShared(tensor);
 }
 
+void requireShared(const Plan &plan, int64_t tensor) {
+  if (tensor > 1 && plan.target.isCuda())
+    throw UserError(ErrorCode::NotBuiltYet, "GPUs that share a model to continue texts are not built yet",
+                    "--tensor 1 continues them on one GPU");
+  requireDivided(plan, tensor);
+}
+
 std::unique_ptr<Module> servingModule(const Plan &plan, int64_t slots, const std::string &cacheDir, int64_t tensor) {
-  requireShared(plan, tensor);
+  requireDivided(plan, tensor);
   return madeAnew(plan, {.slots = slots}, cacheDir, tensor);
 }
 
 Plan servingPlan(Plan plan, int64_t slots, const std::string &cacheDir, int64_t tensor) {
+  requireShared(plan, tensor);
   std::unique_ptr<Module> m = servingModule(plan, slots, cacheDir, tensor);
   return withModule(std::move(plan), std::move(m));
 }

@@ -30,7 +30,8 @@ Plan inferencePlan(Plan plan, llvm::ArrayRef<llvm::StringRef> functions, const s
 /// is not shared all compute, and sums over ranks give all of them the same bits. Throws the UserErrors of
 /// requireShared, and ShapeMismatch if weights in few bits are in blocks that would lie on two ranks.
 Plan servingPlan(Plan plan, int64_t slots, const std::string &cacheDir, int64_t tensor = 1);
-/// The module of that plan. Compiles no kernels.
+/// The module of that plan; of GPUs that share a model, too, which are forecast and not run. Compiles no kernels.
+/// Throws servingPlan's other UserErrors.
 std::unique_ptr<Module> servingModule(const Plan &plan, int64_t slots, const std::string &cacheDir, int64_t tensor = 1);
 /// Throws UserErrors: ShapeMismatch if so many ranks cannot share the heads, those of keys and values, and the hidden
 /// features; NotBuiltYet for GPUs, norms over all heads, and a number that is no power of two, for which sums have an

@@ -11,8 +11,12 @@
 
 namespace gptc {
 
+LinkRates linkOnOneMachine(const Target &target, const MachineRates &rates) {
+  return {target.isCuda() ? 200e9 : rates.dram / 3, 5e-6};
+}
+
 double collectivesOnOneMachine(const PlannedStep &step, const Target &target, const MachineRates &rates) {
-  const LinkRates link{target.isCuda() ? 200e9 : rates.dram / 3, 5e-6};
+  const LinkRates link = linkOnOneMachine(target, rates);
   return step.reduce.seconds(link) + step.gather.seconds(link) + step.exchange.seconds(link);
 }
 

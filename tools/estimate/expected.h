@@ -9,8 +9,10 @@
 
 namespace gptc {
 
-/// Seconds per step for collectives between ranks of one machine: CPUs use shared memory, where a sum reads two arrays
-/// and writes one; GPUs use links of 200 GB/s.
+/// The link between ranks of one machine: CPUs use shared memory, where a sum reads two arrays and writes one; GPUs use
+/// links of 200 GB/s.
+LinkRates linkOnOneMachine(const Target &target, const MachineRates &rates);
+/// Seconds per step for collectives over it.
 double collectivesOnOneMachine(const PlannedStep &step, const Target &target, const MachineRates &rates);
 
 struct Expected {

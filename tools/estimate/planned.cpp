@@ -95,20 +95,27 @@ PlannedMemory lineThrough(const PlannedMemory &less, const PlannedMemory &deeper
   return m;
 }
 
+double bytesSent(const Op &op) {
+  if (!op.isOneOf(OpKind::all_reduce, OpKind::reduce_scatter, OpKind::all_gather, OpKind::broadcast_from))
+    return 0;
+  const double ranks = double(op.attrs.getInt("ranks", 1));
+  const double whole = double((op.is(OpKind::all_gather) ? op.result() : op.operand(0))->type.bytes());
+  return whole * (ranks - 1) / ranks * (op.is(OpKind::all_reduce) ? 2 : 1);
+}
+
 namespace {
 
 /// Adds what the collectives of a kernel send, `times` per step. `first`: no collective directly precedes it, with
 /// which it would form one bucket.
 void addSent(PlannedStep &step, const Op &kernel, double times, bool first) {
   auto add = [&](const Op &op) {
-    if (!op.isOneOf(OpKind::all_reduce, OpKind::reduce_scatter, OpKind::all_gather, OpKind::broadcast_from))
+    const double bytes = bytesSent(op);
+    if (bytes == 0)
       return;
-    const double ranks = double(op.attrs.getInt("ranks", 1));
-    const double whole = double((op.is(OpKind::all_gather) ? op.result() : op.operand(0))->type.bytes());
     PlannedStep::Sent &to = op.attrs.getString("axis") == "tensor"                   ? step.exchange
                             : op.isOneOf(OpKind::all_gather, OpKind::broadcast_from) ? step.gather
                                                                                      : step.reduce;
-    to.bytes += times * whole * (ranks - 1) / ranks * (op.is(OpKind::all_reduce) ? 2 : 1);
+    to.bytes += times * bytes;
     if (std::exchange(first, false))
       to.messages += times;
   };
@@ -119,6 +126,18 @@ void addSent(PlannedStep &step, const Op &kernel, double times, bool first) {
 }
 
 }  // namespace
+
+PlannedStep::Sent sentBy(const Op &kernel) {
+  PlannedStep::Sent sent;
+  if (kernel.is(OpKind::fused)) {
+    for (const Op &op : *kernel.body)
+      sent.bytes += bytesSent(op);
+  } else {
+    sent.bytes = bytesSent(kernel);
+  }
+  sent.messages = sent.bytes > 0 ? 1 : 0;
+  return sent;
+}
 
 PlannedStep plannedStep(const Module &planned, const Target &target, const MachineRates &rates) {
   PlannedStep step;

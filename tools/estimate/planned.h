@@ -44,14 +44,17 @@ PlannedMemory plannedMemory(const Module &planned, const Target &target);
 /// region are affine in the number of layers as long as the same op is at a function's peak.
 PlannedMemory lineThrough(const PlannedMemory &less, const PlannedMemory &deeper, double more);
 
+/// Bytes that a rank sends in a collective, as NCCL's tests count for bus bandwidth: (P-1)/P of the whole for an
+/// all_gather, a reduce_scatter or a broadcast, twice that for an all_reduce. 0 for other ops.
+double bytesSent(const Op &op);
+
 /// One step of a rank.
 struct PlannedStep {
   std::map<KernelClass, double> seconds;  // kernels by class, without communication
   double flops = 0;                       // executed
   double recompute = 0;                   // seconds among these for recomputation that saves memory
-  /// Bytes that this rank sends and receives, as NCCL's tests count for bus bandwidth.
   struct Sent {
-    double bytes = 0;     // (P-1)/P of the whole for an all_gather or reduce_scatter, twice that for an all_reduce
+    double bytes = 0;     // by bytesSent
     double messages = 0;  // adjacent collectives count once
     double seconds(const LinkRates &l) const { return bytes / l.bandwidth + messages * l.latency; }
   };
@@ -60,6 +63,9 @@ struct PlannedStep {
 
   double kernels() const;
 };
+
+/// What the collectives of a kernel send: one message, whatever their number; nothing for other kernels.
+PlannedStep::Sent sentBy(const Op &kernel);
 
 /// `target`: the target of the module's schedules.
 PlannedStep plannedStep(const Module &planned, const Target &target, const MachineRates &rates);

@@ -120,7 +120,9 @@ public:
   Step(const Module &m, const Function &f, const ServingMachine &machine)
       : tokens(f.body.args[0]->type.dim(1)), rates(machine.rates(double(tokens))), slowdown(machine.slowdown) {
     for (const Op &op : f.body)
-      if (costOf(op, rates).bytes > 0)
+      if (const PlannedStep::Sent sent = sentBy(op); sent.messages > 0)
+        links += sent.seconds(machine.link);
+      else if (costOf(op, rates).bytes > 0)
         kernels.push_back(workOf(m, op, rates));
   }
 
@@ -130,7 +132,7 @@ public:
       whole += bytesOf(w, places);
     const bool fits = whole <= rates.cacheBytes;
     const double bandwidth = fits ? std::max(rates.cache, rates.dram) : rates.dram;
-    CallTime t;
+    CallTime t{.links = links};
     for (const Work &w : kernels) {
       const double moves = bytesOf(w, places) / bandwidth, computes = w.arithmetic + w.perPair * places.pairs(w.window);
       (computes > moves ? t.arithmetic : fits ? t.cache : t.memory) += slowdown * std::max(computes, moves);
@@ -148,6 +150,7 @@ private:
   const MachineRates rates;
   const double slowdown;
   std::vector<Work> kernels;
+  double links = 0;  // seconds of collectives
 };
 
 }  // namespace
@@ -157,12 +160,17 @@ CallTime &CallTime::operator+=(const CallTime &o) {
   cache += o.cache;
   arithmetic += o.arithmetic;
   starts += o.starts;
+  links += o.links;
   return *this;
 }
 
 const char *CallTime::boundBy() const {
-  const double most = std::max({memory, cache, arithmetic, starts});
-  return most == memory ? "memory" : most == arithmetic ? "arithmetic" : most == cache ? "cache" : "starts";
+  const double most = std::max({memory, cache, arithmetic, starts, links});
+  return most == memory       ? "memory"
+         : most == arithmetic ? "arithmetic"
+         : most == cache      ? "cache"
+         : most == starts     ? "starts"
+                              : "links";
 }
 
 // 1. Memory: the arena; caches; what other states are in it.
