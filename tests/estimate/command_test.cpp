@@ -239,6 +239,19 @@ TEST(Command, DaysToALoss) {
     EXPECT_EQ(gptc(of + bad).code, 2) << bad;
 }
 
+// A folder says what its model is, and --set the rest; its context may be shorter.
+TEST(Command, ModelsOfOtherProgramsAreForecastToo) {
+  const std::string rest = "--cluster examples/clusters/jean-zay.toml --gpus 8 --set train.micro_batch=2 "
+                           "--set accumulate=1 --set parallel.zero_stage=1 ",
+                    of = "estimate tests/e2e/hf/llama " + rest;
+  const Ran r = gptc(of);
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.out.find("llama: "), 0u) << r.out;
+  EXPECT_EQ(parseJson(gptc(of + "--json").out)["tokens_per_step"], 8 * 2 * 20);
+  EXPECT_EQ(parseJson(gptc(of + "--json --set model.block_size=10").out)["tokens_per_step"], 8 * 2 * 10);
+  EXPECT_EQ(gptc("estimate tests/e2e/hf/nothing " + rest).code, 3);
+}
+
 TEST(Command, TokensTakeSuffixes) {
   const std::string of = "estimate examples/gpt2-124m.toml --cluster examples/clusters/8xh100.toml --gpus 8 --json "
                          "--set parallel.zero_stage=1 ";

@@ -11,6 +11,7 @@
 #include "tools/commands/estimate_table.h"
 #include "tools/commands/run_as_options.h"
 #include "tools/compiler/compile.h"
+#include "tools/compiler/imported_model.h"
 #include "tools/estimate/calibrate.h"
 #include "tools/estimate/certainty.h"
 #include "tools/estimate/pictures.h"
@@ -269,6 +270,73 @@ ProductShares sharesOnRecord(const ClusterConfig &cluster, std::string &machine)
   return shares;
 }
 
+const Fitted &valueOf(const ClusterConfig &c, Scalar s) {
+  return s == Scalar::slowdown    ? c.software.slowdown
+         : s == Scalar::effective ? c.network.effective
+                                  : c.software.stepOverhead;
+}
+
+json jsonOf(const Calibration &c) {
+  json j = json::object();
+  for (Scalar s : c.fitted) {
+    const Fitted &f = valueOf(c.cluster, s);
+    j["fitted"].push_back({{"name", nameOf(s)}, {"value", f.value}, {"low", f.low}, {"high", f.high}});
+  }
+  if (const std::optional<double> scatter = c.cluster.software.scatter; scatter && !c.fitted.empty())
+    j["scatter"] = *scatter;
+  for (const ObservedRow &r : c.rows) {
+    json e = {{"name", r.observation->name},
+              {"fitted", r.fitted},
+              {"set_aside", r.setAside || r.impossible},
+              {"s_per_step", r.predicted},
+              {"oom", r.estimate.outOfMemory}};
+    if (r.seen > 0) {
+      e["seen"] = r.seen;
+      e["error"] = r.error;
+      if (!std::isnan(r.leftOut))
+        e["leave_one_out"] = r.leftOut;
+    }
+    e["contradictions"] = r.contradictions;
+    j["rows"].push_back(e);
+  }
+  j["notes"] = c.notes;
+  return j;
+}
+
+void printTable(const Calibration &c) {
+  auto text = [](Scalar s, double v) {
+    return s == Scalar::slowdown    ? fmt::format("{:.4g}", v)
+           : s == Scalar::effective ? formatBandwidth(v)
+                                    : formatSeconds(v);
+  };
+  for (Scalar s : c.fitted) {
+    const Fitted &f = valueOf(c.cluster, s);
+    const std::string interval =
+        f.low < f.high ? fmt::format("{} to {} with 90% confidence", text(s, f.low), text(s, f.high)) : "";
+    fmt::print("{}\n", llvm::StringRef(fmt::format("{:<24} {:<12} {}", nameOf(s), text(s, f), interval)).rtrim().str());
+  }
+  if (const std::optional<double> scatter = c.cluster.software.scatter; scatter && !c.fitted.empty())
+    fmt::print("{:<24} {:<12.4g} single runs within this factor with 90% confidence\n", "software.scatter", *scatter);
+  for (const std::string &n : c.notes)
+    fmt::print("note: {}\n", n);
+  if (!c.rows.empty())
+    fmt::print("\n{:<52} {:>10} {:>10} {:>7}  {:>8}\n", "observation", "seen", "predicted", "error", "left out");
+  for (const ObservedRow &r : c.rows) {
+    const std::string speed =
+        r.seen > 0 ? fmt::format("{:>10.4g} {:>10.4g} {:>+6.1f}%  {:>8}", r.seen, r.predicted, 100 * r.error,
+                                 !r.fitted               ? "not fit"
+                                 : std::isnan(r.leftOut) ? "too few"
+                                                         : fmt::format("{:+.1f}%", 100 * r.leftOut))
+                   : fmt::format("{:>10} {:>10}", r.observation->outOfMemory ? "no memory" : "",
+                                 r.estimate.outOfMemory ? "no memory" : fmt::format("{:.4g}", r.predicted));
+    fmt::print("{:<52} {}\n", r.observation->name, speed);
+    for (const std::string &why : r.contradictions)
+      fmt::print("    ! {}\n", why);
+  }
+  if (!c.rows.empty())
+    fmt::print("\nSeconds per step. Left out: predicted by the others.\n");
+}
+
 void runCalibrate(const CalibrateOptions &o) {
   ClusterConfig cluster = loadCluster(o.cluster);
   for (const std::string &log : o.logs)
@@ -288,45 +356,15 @@ void runCalibrate(const CalibrateOptions &o) {
   // Records are worth storing even without a log.
   const Calibration c = shares && cluster.observations.empty() && which.empty() ? Calibration{cluster, {}, {}, {}}
                                                                                 : calibrate(cluster, which);
-  auto value = [&](Scalar s) -> const Fitted & {
-    return s == Scalar::slowdown    ? c.cluster.software.slowdown
-           : s == Scalar::effective ? c.cluster.network.effective
-                                    : c.cluster.software.stepOverhead;
-  };
-  auto text = [](Scalar s, double v) {
-    return s == Scalar::slowdown    ? fmt::format("{:.4g}", v)
-           : s == Scalar::effective ? formatBandwidth(v)
-                                    : formatSeconds(v);
-  };
   const DeviceSpec &device = c.cluster.device;
   if (o.json) {
-    json j;
+    json j = json::object();
     if (shares)
       j["device"] = {{"matmul", device.matmul},
                      {"efficiency", device.efficiency},
                      {"products", shares->products},
                      {"machine", machine}};
-    for (Scalar s : c.fitted)
-      j["fitted"].push_back(
-          {{"name", nameOf(s)}, {"value", value(s).value}, {"low", value(s).low}, {"high", value(s).high}});
-    if (const std::optional<double> scatter = c.cluster.software.scatter; scatter && !c.fitted.empty())
-      j["scatter"] = *scatter;
-    for (const ObservedRow &r : c.rows) {
-      json e = {{"name", r.observation->name},
-                {"fitted", r.fitted},
-                {"set_aside", r.setAside || r.impossible},
-                {"s_per_step", r.predicted},
-                {"oom", r.estimate.outOfMemory}};
-      if (r.seen > 0) {
-        e["seen"] = r.seen;
-        e["error"] = r.error;
-        if (!std::isnan(r.leftOut))
-          e["leave_one_out"] = r.leftOut;
-      }
-      e["contradictions"] = r.contradictions;
-      j["rows"].push_back(e);
-    }
-    j["notes"] = c.notes;
+    j.update(jsonOf(c));
     fmt::print("{}\n", j.dump(2));
   } else {
     if (shares)
@@ -334,33 +372,7 @@ void runCalibrate(const CalibrateOptions &o) {
                  "record of {}\n",
                  device.matmul, formatShares(device.efficiency), shares->products, shares->products == 1 ? "" : "s",
                  machine);
-    for (Scalar s : c.fitted) {
-      const Fitted &f = value(s);
-      const std::string interval =
-          f.low < f.high ? fmt::format("{} to {} with 90% confidence", text(s, f.low), text(s, f.high)) : "";
-      fmt::print("{}\n",
-                 llvm::StringRef(fmt::format("{:<24} {:<12} {}", nameOf(s), text(s, f), interval)).rtrim().str());
-    }
-    if (const std::optional<double> scatter = c.cluster.software.scatter; scatter && !c.fitted.empty())
-      fmt::print("{:<24} {:<12.4g} single runs within this factor with 90% confidence\n", "software.scatter", *scatter);
-    for (const std::string &n : c.notes)
-      fmt::print("note: {}\n", n);
-    if (!c.rows.empty())
-      fmt::print("\n{:<52} {:>10} {:>10} {:>7}  {:>8}\n", "observation", "seen", "predicted", "error", "left out");
-    for (const ObservedRow &r : c.rows) {
-      const std::string speed =
-          r.seen > 0 ? fmt::format("{:>10.4g} {:>10.4g} {:>+6.1f}%  {:>8}", r.seen, r.predicted, 100 * r.error,
-                                   !r.fitted               ? "not fit"
-                                   : std::isnan(r.leftOut) ? "too few"
-                                                           : fmt::format("{:+.1f}%", 100 * r.leftOut))
-                     : fmt::format("{:>10} {:>10}", r.observation->outOfMemory ? "no memory" : "",
-                                   r.estimate.outOfMemory ? "no memory" : fmt::format("{:.4g}", r.predicted));
-      fmt::print("{:<52} {}\n", r.observation->name, speed);
-      for (const std::string &why : r.contradictions)
-        fmt::print("    ! {}\n", why);
-    }
-    if (!c.rows.empty())
-      fmt::print("\nSeconds per step. Left out: predicted by the others.\n");
+    printTable(c);
   }
   const std::string target = o.write ? o.cluster : o.out;
   if (!target.empty()) {
@@ -380,8 +392,7 @@ static Option addServingOptions(Command c, ServingRequest &r, const Option &clus
                                 const std::vector<Option> &training) {
   Option slots = c.option("--slots", r.slots,
                           "Forecasts gptrun sample and serve instead, on this CPU or with --cluster, with so many "
-                          "samples at once: 8 or 1,8,32. The model may be a plan, a Hugging Face folder or a GGUF "
-                          "file, too")
+                          "samples at once: 8 or 1,8,32. The model may be a plan, too")
                      .type("N");
   for (const Option &o : training)
     slots.excludes(o);
@@ -405,7 +416,7 @@ void addEstimateCommand(Command &app) {
   Command c = app.command("estimate", "Forecasts speed, memory and days of a run on a cluster, or of serving");
   auto o = std::make_shared<EstimateOptions>();
   addModel(c, o->model, o->settings,
-           "model.toml; its data is not read. With --slots also a plan, a Hugging Face folder or a GGUF file",
+           "model.toml, a Hugging Face folder or a GGUF file; with --slots also a plan. Data is not read",
            "MODEL.toml|PLAN|DIR|FILE.gguf");
   const Option cluster =
       c.option("--cluster", o->cluster, "cluster.toml: devices, network, software; needed without --slots")
@@ -452,6 +463,12 @@ void addEstimateCommand(Command &app) {
                       "name a cluster.toml, or with --slots N forecast serving on this CPU");
     if (gpus.given() && !o->gpus)
       o->gpus = "";  // '' is no number of GPUs
+    if (isImportable(o->model)) {
+      std::vector<std::string> all = settingsOf(importedModel(o->model, ImportFor::sizes));
+      all.insert(all.end(), o->settings.begin(), o->settings.end());
+      o->settings = std::move(all);
+      o->model.clear();
+    }
     runEstimate(*o);
   });
 }

@@ -212,6 +212,14 @@ ImportedModel importedModel(const std::string &path, ImportFor purpose, const st
   return isGguf(path) ? inGguf(path, purpose) : inFolder(path, purpose, labels);
 }
 
+std::vector<std::string> settingsOf(const ImportedModel &imported) {
+  ModelConfig model = imported.model;
+  model.blockSize = std::min(model.blockSize, kUsualContext);
+  std::vector<std::string> settings = settingsOf(model);
+  settings.push_back("name=" + tomlString(nameOfModel(imported.path)));
+  return settings;
+}
+
 Config configOf(const ImportedModel &model) { return readConfig("", settingsOf(model.model)); }
 
 bool isImportable(const std::string &path) {

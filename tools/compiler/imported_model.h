@@ -45,6 +45,9 @@ ImportedModel importedModel(const std::string &path, ImportFor purpose = ImportF
 /// The configuration with its [model], and defaults beside it. Throws the UserErrors of the reader of configurations.
 Config configOf(const ImportedModel &model);
 
+/// The settings of a model.toml that describes it: its name and [model], with a context of at most kUsualContext.
+std::vector<std::string> settingsOf(const ImportedModel &model);
+
 /// The name of a model or a plan: that of the folder, or of the GGUF file without its ending.
 std::string nameOfModel(const std::string &path);
 
