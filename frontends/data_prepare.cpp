@@ -6,6 +6,7 @@
 #include "frontends/tokenizer/training.h"
 #include "frontends/tokenizer/utf8.h"
 #include "support/atomic_file.h"
+#include "support/cpus.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 
@@ -16,7 +17,6 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
-#include <sched.h>
 #include <system_error>
 #include <thread>
 #include <unistd.h>
@@ -378,11 +378,7 @@ private:
 }  // namespace
 
 unsigned threadsOf(const PrepareOptions &options) {
-  cpu_set_t set;
-  if (options.threads)
-    return unsigned(options.threads);
-  const int n = ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  return unsigned(std::max(1, n));
+  return options.threads ? unsigned(options.threads) : std::max(1u, unsigned(usableCpus().size()));
 }
 
 PrepareResult prepareData(const PrepareOptions &options) {

@@ -1,5 +1,6 @@
 #include "support/thread_pool.h"
 
+#include "support/cpus.h"
 #include "support/diagnostics.h"
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <linux/futex.h>
 #include <mutex>
 #include <sched.h>
+#include <string>
 #include <sys/syscall.h>
 #include <system_error>
 #include <thread>
@@ -29,17 +31,6 @@ void futexWait(std::atomic<uint32_t> &word, uint32_t value) {
 }
 void futexWakeAll(std::atomic<uint32_t> &word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t *>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-}
-
-/// The affinity mask of the calling thread, which no pool pins.
-std::vector<int> allowedCpus() {
-  std::vector<int> cpus;
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0)
-    for (int i = 0; i < CPU_SETSIZE; ++i)
-      if (CPU_ISSET(i, &set))
-        cpus.push_back(i);
-  return cpus;
 }
 
 thread_local bool insideTask = false;
@@ -64,6 +55,7 @@ struct ThreadPool::Impl {
   void (*fn)(void *, int64_t, int64_t) = nullptr;
   void *arg = nullptr;
   std::vector<std::thread> workers;
+  std::vector<int> nodes;
 
   void work() noexcept {
     insideTask = true;
@@ -128,9 +120,14 @@ struct ThreadPool::Impl {
   }
 };
 
-ThreadPool::ThreadPool(unsigned threads) : impl(std::make_unique<Impl>()) {
-  std::vector<int> cpus = allowedCpus();
+ThreadPool::ThreadPool(unsigned threads, const std::string &sysfs) : impl(std::make_unique<Impl>()) {
+  std::vector<int> cpus = usableCpus();  // of the calling thread, which no pool pins
   bool pin = threads <= cpus.size();
+  if (pin)
+    cpus.resize(threads);
+  impl->nodes = nodesOf(cpus, sysfs);
+  std::sort(impl->nodes.begin(), impl->nodes.end());
+  impl->nodes.erase(std::unique(impl->nodes.begin(), impl->nodes.end()), impl->nodes.end());
   impl->workers.reserve(threads);
   try {
     for (unsigned i = 1; i < threads; ++i)
@@ -147,6 +144,7 @@ ThreadPool::ThreadPool(unsigned threads) : impl(std::make_unique<Impl>()) {
 ThreadPool::~ThreadPool() { impl->finish(); }
 
 unsigned ThreadPool::size() const { return impl->workers.size() + 1; }
+const std::vector<int> &ThreadPool::nodes() const { return impl->nodes; }
 
 void ThreadPool::run(int64_t tasks, void (*fn)(void *, int64_t, int64_t), void *arg, int64_t grain) {
   if (tasks <= 0)

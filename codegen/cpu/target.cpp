@@ -1,6 +1,7 @@
 // Describes this machine: LLVM reports the CPU's features, Linux its caches and the CPUs that the process may use.
 #include "codegen/codegen.h"
 #include "codegen/object_cache.h"
+#include "support/cpus.h"
 #include "support/diagnostics.h"
 #include "support/environment.h"
 
@@ -11,7 +12,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <sched.h>
 #include <thread>
 
 namespace gptc {
@@ -36,10 +36,8 @@ int64_t cacheBytes(int level) {
 }
 
 unsigned allowedCpus() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0)
-    return std::max(1, CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
+  const size_t usable = usableCpus().size();
+  return usable ? unsigned(usable) : std::max(1u, std::thread::hardware_concurrency());
 }
 
 /// Whether `feature` needs `missing`. Such features must be disabled explicitly, or LLVM enables them for the CPU's

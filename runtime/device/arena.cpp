@@ -1,5 +1,6 @@
 #include "runtime/device/arena.h"
 
+#include "support/cpus.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/thread_pool.h"
@@ -127,6 +128,9 @@ Arena::Arena(int64_t bytes, ThreadPool *pool) : planned(bytes) {
                     "check `ulimit -v` and vm.overcommit_memory");
   }
   (void)::madvise(base, mapped, MADV_HUGEPAGE);
+  // Threads take tasks as they come, so no page has a thread to be near to; but all nodes' bandwidth can be used.
+  if (pool && pool->nodes().size() > 1)
+    (void)spreadOverNodes(base, mapped, pool->nodes());
 
   struct Touch {
     std::byte *base;

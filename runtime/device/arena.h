@@ -15,9 +15,9 @@ class ThreadPool;
 
 class Arena {
 public:
-  /// Maps zeroed memory, in huge pages if the system has them, and touches it, in parallel if there is a pool. Throws
-  /// UserError(OutOfMemory), with the numbers, before it touches anything, if the machine or its control group has less
-  /// than that available.
+  /// Maps zeroed memory, in huge pages if the system has them, and touches it, in parallel if there is a pool. If the
+  /// pool's threads are on several memory nodes, the pages are spread over these. Throws UserError(OutOfMemory), with
+  /// the numbers, before it touches anything, if the machine or its control group has less than that available.
   explicit Arena(int64_t bytes, ThreadPool *pool = nullptr);
   ~Arena();
   Arena(const Arena &) = delete;

@@ -1,5 +1,7 @@
 #include "runtime/launch/cores.h"
 
+#include "support/cpus.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,25 +12,24 @@
 namespace gptc {
 namespace {
 
-int topology(int cpu, const char *name) {
+int topology(const std::string &sysfs, int cpu, const char *name) {
   int value = -1;
-  std::ifstream(fmt::format("/sys/devices/system/cpu/cpu{}/topology/{}", cpu, name)) >> value;
+  std::ifstream(fmt::format("{}/devices/system/cpu/cpu{}/topology/{}", sysfs, cpu, name)) >> value;
   return value;
 }
 
 }  // namespace
 
-std::vector<int> orderedCpus() {
-  std::vector<std::tuple<int, int, int>> places;
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof set, &set) == 0)
-    for (int i = 0; i < CPU_SETSIZE; ++i)
-      if (CPU_ISSET(i, &set))
-        places.emplace_back(topology(i, "physical_package_id"), topology(i, "core_id"), i);
+std::vector<int> orderedCpus(const std::string &sysfs) {
+  std::vector<int> cpus = usableCpus();
+  const std::vector<int> nodes = nodesOf(cpus, sysfs);
+  std::vector<std::tuple<int, int, int, int>> places;
+  for (size_t i = 0; i < cpus.size(); ++i)
+    places.emplace_back(nodes[i], topology(sysfs, cpus[i], "physical_package_id"), topology(sysfs, cpus[i], "core_id"),
+                        cpus[i]);
   std::sort(places.begin(), places.end());
-  std::vector<int> cpus;
-  for (auto &[socket, core, cpu] : places)
-    cpus.push_back(cpu);
+  for (size_t i = 0; i < cpus.size(); ++i)
+    cpus[i] = std::get<3>(places[i]);
   return cpus;
 }
 
@@ -42,6 +43,14 @@ std::vector<std::vector<int>> shareCpus(const std::vector<int> &cpus, int ranks)
       shares[r].assign(cpus.begin() + n * r / ranks, cpus.begin() + n * (r + 1) / ranks);
   }
   return shares;
+}
+
+void bindTo(const std::vector<int> &cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int cpu : cpus)
+    CPU_SET(cpu, &set);
+  ::sched_setaffinity(0, sizeof set, &set);
 }
 
 }  // namespace gptc

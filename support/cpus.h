@@ -1,0 +1,19 @@
+// The CPUs that this process may use, and the memory nodes (NUMA) they belong to, as Linux describes them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+/// The numbers of the CPUs that the calling thread may use, ascending; none if the system does not say.
+std::vector<int> usableCpus();
+/// The memory node of each of `cpus`. All are on node 0 if the machine has one node or `sysfs` does not tell nodes
+/// apart, as in some containers. `sysfs`: where that file system is mounted; tests have others.
+std::vector<int> nodesOf(const std::vector<int> &cpus, const std::string &sysfs = "/sys");
+/// Places the pages of [begin, begin + bytes), which nobody may have touched yet, on `nodes` in turn. `begin` is the
+/// start of a page. False if the system refuses, as containers may: whoever touches a page first then places it.
+bool spreadOverNodes(void *begin, int64_t bytes, const std::vector<int> &nodes);
+
+}  // namespace gptc
