@@ -101,6 +101,7 @@ Cause causeOf(const RankStatus &r) {
 
 class Attempt {
 public:
+  /// `restarts`: as World's, without those of whoever restarted the launcher.
   Attempt(const LaunchOptions &o, int restarts, int64_t resumeAtMost)
       : o(o), world(o.nodes * o.ranksPerNode), token(newToken()),
         meeting({.address = o.hosts.empty() ? "127.0.0.1" : "0.0.0.0", .token = token, .world = world}),
@@ -344,8 +345,9 @@ int launch(const LaunchOptions &o) {
   sayWhatStarts(o);
   std::vector<std::string> failures;
   int64_t resumeAtMost = -1;
+  bool trained = false;  // whether an attempt came as far as its first step
   for (int restarts = 0;; ++restarts) {
-    Attempt attempt(o, restarts, resumeAtMost);
+    Attempt attempt(o, trained ? restarts : 0, resumeAtMost);
     const std::optional<Cause> cause = attempt.run();
     if (!cause)
       return attempt.anyKilledByUs() || attempt.anyEndedByTerm() ? kInterrupted : 0;
@@ -355,6 +357,7 @@ int launch(const LaunchOptions &o) {
       throw UserError(ErrorCode::RankFailed, "cannot start ranks: " + cause->text,
                       "`ssh HOST true` must work without a question, and this program and folder be there");
     failures.push_back(cause->text);
+    trained = trained || attempt.firstStep() >= 0;
     const std::vector<int64_t> checkpoints = o.checkpoints ? o.checkpoints() : std::vector<int64_t>();
     if (gStops.count() || restarts == o.restarts) {
       Diagnostic d{ErrorCode::RankFailed, cause->text};
@@ -384,6 +387,8 @@ int launch(const LaunchOptions &o) {
       resumeAtMost = before;  // a failure before the checkpoint was read says nothing about it
     if (resumeAtMost >= 0)
       from = fmt::format("from the checkpoint of step {}: nothing was done beyond step {}", resumeAtMost, begun);
+    else if (!trained)
+      from = "as it began the first time";
     else if (checkpoints.empty())
       from = "from the beginning: there is no checkpoint yet";
     say(fmt::format("warning: {}\nrestart {} of {}, {}", cause->text, restarts + 1, o.restarts, from));

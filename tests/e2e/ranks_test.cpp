@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <sched.h>
 #include <unistd.h>
 
 using namespace e2e;
@@ -321,6 +322,28 @@ TEST_F(RanksTest, AStoppedRankZeroIsSeenUnderOtherLaunchersToo) {
     ::usleep(10000);
   }
   EXPECT_NE(log.find(words), std::string::npos) << log;
+}
+
+// Two pools of threads pinned to the same CPUs would take turns.
+TEST_F(RanksTest, RanksOfOtherLaunchersShareTheCpusOfTheirMachine) {
+  const std::string plan = compile("plan", {"parallel.data=2", "train.steps=1000000"});
+  const Port port;
+  Process first = w.start("gptrun", {plan, "--out-dir", w.path("out")}, torchrun("0", port));
+  Process other = w.start("gptrun", {plan, "--out-dir", w.path("out")}, torchrun("1", port));
+  while (!other.hasEnded() && logLines(w.path("out")).empty())
+    ::usleep(10000);
+  cpu_set_t here, ofFirst, ofOther, both;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof here, &here), 0);
+  ASSERT_EQ(::sched_getaffinity(first.pid(), sizeof ofFirst, &ofFirst), 0);
+  ASSERT_EQ(::sched_getaffinity(other.pid(), sizeof ofOther, &ofOther), 0);
+  CPU_AND(&both, &ofFirst, &ofOther);
+  EXPECT_EQ(CPU_COUNT(&both), CPU_COUNT(&here) > 1 ? 0 : 1);
+  CPU_OR(&both, &ofFirst, &ofOther);
+  EXPECT_TRUE(CPU_EQUAL(&both, &here)) << "no CPU is left out";
+  ::kill(first.pid(), SIGTERM);
+  ::kill(other.pid(), SIGTERM);
+  EXPECT_EQ(first.wait().code, 0);
+  EXPECT_EQ(other.wait().code, 0);
 }
 
 // Whoever starts a run again says so, and `never` is about the first start only.

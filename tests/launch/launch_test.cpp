@@ -63,7 +63,7 @@ struct LaunchTest : ::testing::Test {
     }
     return found;
   }
-  /// What a rank wrote when it began: pid, resume at most, rendezvous, CPUs.
+  /// What a rank wrote when it began: pid, resume at most, rendezvous, CPUs, restarts.
   std::vector<std::string> begun(int rank, int attempt = 1) const {
     std::istringstream in(readFile(out + "/attempt-" + std::to_string(rank) + "-" + std::to_string(attempt)));
     return {std::istream_iterator<std::string>(in), {}};
@@ -142,6 +142,18 @@ TEST_F(LaunchTest, NoProgressFallsBackToTheCheckpointBefore) {
   EXPECT_HAS(r.output, "restart 2 of 3, from the checkpoint of step 5: nothing was done beyond step 10");
   EXPECT_EQ(begun(0, 4).at(1), "-1") << "it got on, so the newest is good";
   EXPECT_HAS(r.output, "rank 0 ends at step 20\n");
+}
+
+// With --resume never the first start to train begins anew. Until one has, an earlier run's checkpoints are still
+// there.
+TEST_F(LaunchTest, RestartsCountFromTheFirstThatTrains) {
+  const e2e::Result r = run("ranks=2", "1:-1:kill=9:1 0:-1:kill=9:2 1:3:kill=9:3");
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_HAS(r.output, "restart 1 of 3, as it began the first time");
+  EXPECT_HAS(r.output, "restart 2 of 3, as it began the first time");
+  EXPECT_HAS(r.output, "restart 3 of 3, from the beginning: there is no checkpoint yet");
+  for (const auto &[attempt, restarts] : {std::pair(1, "0"), {3, "0"}, {4, "3"}})
+    EXPECT_EQ(begun(1, attempt).at(4), restarts) << attempt;
 }
 
 TEST_F(LaunchTest, GivesUpWithASummary) {

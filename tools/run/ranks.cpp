@@ -146,7 +146,27 @@ void Together::join(const Plan &plan) {
   if (world.alone())
     return;
   requireSameRun(*client, plan.dir, plan.hash);
+  shareCpusOfMachine();
   ranks = joinGroup(&*client, Group::all(world.size), {.patience = patience});
+}
+
+void Together::shareCpusOfMachine() {
+  if (world.source == World::Source::launcher || world.ranksPerNode == 1)
+    return;
+  auto key = [](int rank) { return fmt::format("cpus/{}", rank); };
+  const std::vector<int> cpus = orderedCpus();
+  const std::string mine = fmt::format("{}", fmt::join(cpus, ","));
+  client->set(key(world.rank), mine);
+  int sharing = 0, place = 0;
+  const int first = world.node * world.ranksPerNode;
+  for (int rank = first; rank < first + world.ranksPerNode; ++rank) {
+    if (client->get(key(rank), std::chrono::minutes(2)) != mine)
+      continue;
+    place += rank < world.rank;
+    ++sharing;
+  }
+  if (sharing > 1)
+    bindTo(shareCpus(cpus, sharing)[size_t(place)]);
 }
 
 MeshAxes Together::along(const Mesh &mesh) {

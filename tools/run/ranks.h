@@ -43,7 +43,7 @@ public:
   /// If the plan's folder needs a judgement (problemOfFolder), rank 0's counts, because caches of other machines may
   /// not know the plan. Under our launcher, the launcher's counts for all ranks.
   void agreeOnFolder(const RunOptions &o, const Plan &plan);
-  /// Call it when this rank has the plan.
+  /// Call it when this rank has the plan, and before it starts threads that compute.
   void join(const Plan &plan);
   /// The ranks along each axis of a two-axis mesh.
   MeshAxes along(const Mesh &mesh);
@@ -55,6 +55,8 @@ public:
   static constexpr std::chrono::minutes patience{30};
 
 private:
+  /// Under another launcher: if that lets several ranks of this machine use the same CPUs, each takes its share of them.
+  void shareCpusOfMachine();
   int failed();
   void waitFor(std::chrono::seconds most, const std::function<bool()> &condition) const;
 

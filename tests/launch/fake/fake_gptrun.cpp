@@ -8,10 +8,10 @@
 // A rank does `steps` steps of `ms` milliseconds, at the end of each of which it waits for all others; rank 0 saves
 // every 5 steps, and all resume from what it saved. On SIGTERM all end after the same step and rank 0 saves; a rank
 // that the others wait for in vain makes them fail. Instructions: steps:N, ms:N, and RANK:STEP:ACTION[:ATTEMPT] for
-// what a rank does once STEP steps are done, in every attempt or in one (from 1): kill=SIGNAL, exit=CODE, error=CODE,
-// stop, spin, busy=MS, slow=MS (longer steps from then on), print, deaf (SIGTERM is ignored), starting (SIGTERM ends
-// it, as before a rank has anything to save), rogue (prints an error and goes on), child (leaves a process behind and
-// dies), lingers=MS (the process ends so much later than its errors).
+// what a rank does once STEP steps are done (-1: before any rank trains), in every attempt or in one (from 1):
+// kill=SIGNAL, exit=CODE, error=CODE, stop, spin, busy=MS, slow=MS (longer steps from then on), print, deaf (SIGTERM is
+// ignored), starting (SIGTERM ends it, as before a rank has anything to save), rogue (prints an error and goes on),
+// child (leaves a process behind and dies), lingers=MS (the process ends so much later than its errors).
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/launch/host_list.h"
 #include "runtime/launch/launcher.h"
@@ -150,10 +150,18 @@ int rank(const std::string &outDir, const std::vector<std::string> &words) {
     ++attempt;
   std::ofstream(mine + std::to_string(attempt))
       << ::getpid() << " " << world.resumeAtMost << " " << world.rendezvous.str() << " "
-      << std::thread::hardware_concurrency() << "\n";
+      << std::thread::hardware_concurrency() << " " << world.restarts << "\n";
   struct sigaction a{};
   a.sa_handler = [](int) { stopping = 1; };
   ::sigaction(SIGTERM, &a, nullptr);
+  int own = ms;
+  auto obeyAll = [&](int64_t step) -> std::optional<int> {
+    for (const Instruction &i : todo)
+      if (i.step == step && i.rank == world.rank && (!i.attempt || i.attempt == attempt))
+        if (std::optional<int> code = obey(i, own))
+          return code;
+    return std::nullopt;
+  };
   int64_t step = 0;
   for (int64_t s : savedSteps(outDir))
     if (world.resumeAtMost < 0 || s <= world.resumeAtMost) {
@@ -167,21 +175,17 @@ int rank(const std::string &outDir, const std::vector<std::string> &words) {
                           .rank = world.rank,
                           .world = world.size,
                           .timeout = milliseconds(5000)});
+  ranks.barrier("come", milliseconds(5000));
+  if (std::optional<int> code = obeyAll(-1))
+    return *code;
   ranks.barrier("begin", milliseconds(5000));
   pulse.step(step);
   fmt::print("rank {} begins at step {}\n", world.rank, step);
   std::fflush(stdout);
   Shared &shared = Shared::of(fmt::format("{}/shared-{}", outDir, attempt));
-  int own = ms;
   for (;; ++step, pulse.step(step)) {
-    for (const Instruction &i : todo) {
-      if (i.step != step || (i.attempt && i.attempt != attempt))
-        continue;
-      if (i.rank != world.rank)
-        continue;
-      if (std::optional<int> code = obey(i, own))
-        return *code;
-    }
+    if (std::optional<int> code = obeyAll(step))
+      return *code;
     // The others are at this step or in the next: all can stop behind that one.
     if (int64_t never = 0; stopping)
       shared.stopAt.compare_exchange_strong(never, step + 1);
