@@ -314,12 +314,18 @@ private:
 }  // namespace
 
 std::string machineId() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  char processes[64] = "";
-  if (readlink("/proc/self/ns/pid", processes, sizeof processes - 1) < 0 || boot.empty())
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  if (id.empty())
     return "";
-  return fmt::format("{} {} {}", boot, processes, geteuid());
+  // Containers: a process reaches another's memory only in its own namespaces of processes and of users.
+  for (const char *space : {"/proc/self/ns/pid", "/proc/self/ns/user"}) {
+    char name[64] = "";
+    if (readlink(space, name, sizeof name - 1) < 0)
+      return "";
+    id += fmt::format(" {}", name);
+  }
+  return fmt::format("{} {}", id, geteuid());
 }
 
 std::unique_ptr<Links> makeSharedLinks(int rank, int world) { return std::make_unique<SharedLinks>(rank, world); }

@@ -3,7 +3,6 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 using namespace faults;
@@ -105,16 +104,17 @@ TEST_F(Slurm, TheExampleScriptTriesAgainWhenARankDies) {
 TEST_F(Slurm, TheExampleScriptDoesNotTryAgainWhatOneRankWillMeetAgain) {
   // Rank 1 sees another plan of that name than the others.
   w.compile("other", {"train.micro_batch=1", "parallel.data=2"});
-  std::filesystem::create_directory(w.path("bin"));
-  e2e::writeFile(w.path("bin/gptrun"), "#!/bin/sh\n[ $SLURM_PROCID = 1 ] && shift && set -- " + w.path("other") +
-                                           " \"$@\"\nexec " GPTC_BIN_DIR "/gptrun \"$@\"\n");
-  std::filesystem::permissions(w.path("bin/gptrun"), std::filesystem::perms::owner_all);
-  const auto [code, text] = shell("PATH=" + w.path("bin") +
-                                  ":$PATH sbatch --wait --nodes=1 --ntasks-per-node=2 --output=" + w.path("job.out") +
-                                  " " GPTC_SOURCE_DIR "/examples/slurm.sh " + plan + " --out-dir " + w.path("out"));
+  e2e::writeFile(w.path("container"), "echo $SRUN_CPUS_PER_TASK CPU for rank $SLURM_PROCID\n"
+                                      "[ $SLURM_PROCID = 1 ] && shift 2 && set -- gptrun " +
+                                          w.path("other") + " \"$@\"\nexec \"$@\"\n");
+  const auto [code, text] =
+      shell("GPTRUN='sh " + w.path("container") +
+            " gptrun' sbatch --wait --nodes=1 --ntasks-per-node=2 --cpus-per-task=1 --output=" + w.path("job.out") +
+            " " GPTC_SOURCE_DIR "/examples/slurm.sh " + plan + " --out-dir " + w.path("out"));
   const std::string output = e2e::readFile(w.path("job.out"));
   EXPECT_EQ(code, 3) << text << output;
   EXPECT_EQ(output.find("ended with exit code"), std::string::npos) << output;
+  EXPECT_NE(output.find("1 CPU for rank 0\n"), std::string::npos) << output;
   EXPECT_NE(output.find("has another plan in "), std::string::npos) << output;
 }
 
