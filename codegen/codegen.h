@@ -74,6 +74,10 @@ std::string cpuFingerprint(const Target &target);
 /// The target of a name such as "cuda:sm_80". UserError(UnknownValue) if NVRTC 13 does not know the architecture.
 Target cudaTarget(llvm::StringRef name);
 
+/// Number of tasks of a kernel's top-level statement: the extent of a parallel loop, else 1. InternalError if the
+/// extent is not constant.
+int64_t taskCount(const kir::StmtNode &phase);
+
 struct CompiledPhase {
   /// Runs tasks [begin, end); params as in Kernel::params.
   void (*run)(void *const *params, int64_t begin, int64_t end);

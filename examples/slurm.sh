@@ -3,8 +3,8 @@
 #   sbatch --nodes=4 --ntasks-per-node=2 --cpus-per-task=32 examples/slurm.sh char.plan [OPTIONS OF gptrun]
 # It may be submitted again at any time, and goes on from the newest checkpoint.
 #
-# CPUs        --cpus-per-task is the number of threads of a rank. Without it Slurm may give each rank a single CPU. Two
-#             ranks on a machine of two sockets are faster than one: each keeps to the memory of its socket.
+# CPUs        --cpus-per-task is the number of threads of a rank. Without it Slurm may give each rank a single CPU. On
+#             machines of two sockets start two ranks each: a rank then keeps to the memory of its socket.
 # GPUs        One rank for each: --ntasks-per-node=8 --gpus-per-node=8. Ask for CPUs all the same: they read the data.
 # PATH        Slurm runs a copy of this file elsewhere, with the environment of sbatch. So gptrun must be in PATH there, in
 #             a folder that all machines see, or be named: GPTRUN=/shared/gptc/bin/gptrun sbatch ...

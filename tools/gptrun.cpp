@@ -5,6 +5,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/cuda/nccl.h"
+#include "runtime/launch/cores.h"
 #include "runtime/launch/rank_log.h"
 #include "runtime/launch/remote_crew.h"
 #include "runtime/launch/world.h"
@@ -148,6 +149,9 @@ int runTraining(const RunOptions &o) {
                                             : 0;
     Session session(std::move(mine), defaultCacheDir(), o.threads, together.ranks.get(), along, device);
     session.executor.patience = Together::patience;
+    if (const std::string note = noteOfNodes(session.pool.nodes().size(), w.ranksPerNode);
+        w.rank == 0 && session.arena && !note.empty())
+      printError("note: {}\n", note);
     std::optional<TokenizerCodec> codec;
     if (!session.plan.run.tokenizer.empty() && session.plan.run.sampleEvery > 0)
       codec.emplace(session.plan.run.tokenizer, session.plan.run.parseSpecial);

@@ -29,8 +29,4 @@ std::unique_ptr<llvm::Module> emitModule(const kir::Kernel &k, const std::string
 const char *optimiserPipeline();
 void optimiseModule(llvm::Module &module, llvm::TargetMachine &machine);
 
-/// Number of tasks of a top-level statement: the extent of a parallel loop, else 1. InternalError if the extent is not
-/// constant.
-int64_t taskCount(const kir::StmtNode &phase);
-
 }  // namespace gptc

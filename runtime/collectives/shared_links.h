@@ -11,7 +11,8 @@
 
 namespace gptc {
 
-/// Equal for two processes that can share memory: machine, namespaces of processes and of users, and user; "" if unknown.
+/// Equal for two processes that can share memory: machine, namespaces of processes and of users, and user; "" if
+/// unknown.
 std::string machineId();
 
 std::unique_ptr<Links> makeSharedLinks(int rank, int world);

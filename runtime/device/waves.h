@@ -18,6 +18,8 @@ class WavePhase {
 public:
   void add(const CompiledPhase &phase, void *const *params, unsigned threads);
   void run(ThreadPool &pool) const;
+  /// How many pieces the pool hands out; a single one stays with the calling thread.
+  int64_t size() const { return pieces; }
 
 private:
   struct Part {
@@ -47,6 +49,8 @@ public:
   void add(const WaveKernel &kernel);
   void run(ThreadPool &pool) const;
   size_t size() const { return waves.size(); }
+  /// The phases of a wave, with barriers in between.
+  llvm::ArrayRef<WavePhase> operator[](size_t wave) const { return waves[wave]; }
 
 private:
   using Range = std::pair<const char *, const char *>;

@@ -45,6 +45,14 @@ std::vector<std::vector<int>> shareCpus(const std::vector<int> &cpus, int ranks)
   return shares;
 }
 
+std::string noteOfNodes(size_t nodes, int ranks) {
+  if (nodes <= 1)
+    return "";
+  return fmt::format("the threads of a rank are on {} memory nodes (NUMA), over which its arena is spread; with "
+                     "--ranks-per-node {} each rank keeps to one",
+                     nodes, nodes * size_t(ranks));
+}
+
 void bindTo(const std::vector<int> &cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -14,6 +14,10 @@ std::vector<int> orderedCpus(const std::string &sysfs = "/sys");
 /// more ranks than CPUs; then each rank has one CPU.
 std::vector<std::vector<int>> shareCpus(const std::vector<int> &cpus, int ranks);
 
+/// What a user should hear if the threads of each of `ranks` ranks of a machine are on `nodes` memory nodes; "" if
+/// these are one.
+std::string noteOfNodes(size_t nodes, int ranks);
+
 /// Restricts the calling thread, and those that it starts from now on, to `cpus`. If the system refuses, they stay as
 /// they are: where a thread runs changes no result.
 void bindTo(const std::vector<int> &cpus);

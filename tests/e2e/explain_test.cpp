@@ -1,6 +1,7 @@
 // gptc explain names the decisions of a plan, with numbers that hold.
 #include "tests/support/harness.h"
 
+#include "ir/graph.h"
 #include "runtime/plan/plan.h"
 #include "support/gguf/gguf_file.h"
 #include "support/json.h"
@@ -279,6 +280,40 @@ TEST_F(Explain, WhatFewBitsChange) {
   EXPECT_EQ(e["matrices"].size(), 9u) << e.dump(1);
   for (const json &m : e["matrices"])
     EXPECT_EQ(m["relative_error"], 0.0) << m.dump();
+}
+
+TEST_F(Explain, HowTheWorkDividesAmongThreadsThatAreNotHere) {
+  const std::string plan = w.compile("plan");
+  const json one = of(plan, {"--threads", "1"}), many = of(plan, {"--threads", "128"});
+  ASSERT_EQ(one["functions"].size(), many["functions"].size());
+  EXPECT_LE(many["stack_bytes_of_kernels"], 1 << 20) << "the rule of stack buffers";
+  const auto loaded = gptc::loadPlan(plan);
+  for (size_t f = 0; f < one["functions"].size(); ++f) {
+    const json &few = one["functions"][f], &all = many["functions"][f];
+    ASSERT_EQ(few["between_barriers"].size(), all["between_barriers"].size()) << all["function"];
+    int64_t kernels = 0, barriers = 0;
+    for (size_t i = 0; i < all["between_barriers"].size(); ++i) {
+      const json &s = all["between_barriers"][i];
+      const int64_t pieces = s["pieces"], tasks = s["tasks"], times = s["times"];
+      EXPECT_EQ(few["between_barriers"][i]["tasks"], tasks) << s;
+      EXPECT_EQ(few["between_barriers"][i]["busy"], 1.0) << s;
+      EXPECT_LE(pieces, tasks) << s;
+      EXPECT_EQ(s["busy"], double(pieces) / double((pieces + 127) / 128 * 128)) << s;
+      kernels += int64_t(s["kernels"]) * times;
+      barriers += tasks > 1 ? times : 0;
+    }
+    EXPECT_EQ(all["barriers"], barriers) << all["function"];
+    EXPECT_EQ(few["barriers"], barriers) << all["function"];
+    int64_t groups = 0;
+    for (const gptc::Op &op : loaded.planned->function(all["function"].get<std::string>())->body)
+      groups += op.is(gptc::OpKind::fused);
+    EXPECT_GE(kernels, groups) << all["function"] << ": each in one stretch for each of its phases";
+    EXPECT_GT(groups, 0) << all["function"];
+  }
+  const Result r = w.gptc({"explain", plan, "--threads", "128"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("threads     128 on paper"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("@train_step: "), std::string::npos) << r.output;
 }
 
 // Weights that are not finite cannot be kept in few bits, and that is said; weights that are not there are no error.

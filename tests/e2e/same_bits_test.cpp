@@ -22,6 +22,7 @@ TEST_F(SameBits, TwoRunsAndAnyNumberOfThreads) {
   EXPECT_TRUE(first == w.train(plan, "b", {"--threads", "1"})) << "two runs differ";
   EXPECT_TRUE(first == w.train(plan, "c", {"--threads", "2"})) << "1 and 2 threads differ";
   EXPECT_TRUE(first == w.train(plan, "d", {"--threads", "3"})) << "1 and 3 threads differ";
+  EXPECT_TRUE(first == w.train(plan, "e", {"--threads", "64"})) << "1 and 64 threads differ";
   EXPECT_EQ(logLines(w.path("a")), logLines(w.path("c")));
   EXPECT_EQ(logLines(w.path("a")).size(), 12u + 2u);
 }

@@ -4,6 +4,7 @@
 #include "tools/planner/cache_dir.h"
 #include "tools/study/explain.h"
 #include "tools/study/explain_gpu.h"
+#include "tools/study/explain_threads.h"
 #include "tools/study/explain_weights.h"
 #include "tools/study/step_trace.h"
 #include "tools/study/why.h"
@@ -91,6 +92,15 @@ void writeTrace(const std::string &dir, const std::string &file) {
   fmt::print("the step as forecast is in {}; log.trace_steps lets gptrun write measured ones\n", file);
 }
 
+void runOnThreads(const std::string &dir, unsigned threads, bool asJson) {
+  const Plan plan = loadPlan(dir);
+  const PlanOnThreads all = onThreads(plan, threads);
+  if (asJson)
+    fmt::print("{}\n", jsonOf(all).dump(2, ' ', false, json::error_handler_t::replace));
+  else
+    fmt::print("plan        {}  {}\n{}", dir, plan.hash.substr(0, 12), tableOf(all));
+}
+
 void runOnGpu(const std::string &dir, const std::string &name, bool asJson) {
   const Plan plan = loadPlan(dir);
   const GpuRates rates = gpuRatesOf(gpuForPlan(plan.target, name));
@@ -110,6 +120,7 @@ void addExplainCommand(Command &app) {
     std::string plan, cluster, gpu, trace;
     std::vector<std::string> why;
     bool json = false, rounding = false;
+    unsigned threads = 0;  // 0: not given
   };
   auto o = std::make_shared<Options>();
   const Option plan = c.option("plan", o->plan, "Folder written by `gptc compile`").type("PLAN");
@@ -132,6 +143,14 @@ void addExplainCommand(Command &app) {
                            .excludes(json)
                            .excludes(rounding)
                            .excludes(target);
+  const Option threads = c.option("--threads", o->threads,
+                                  "Instead: how the work divides among so many threads of a CPU, which need not be "
+                                  "here: tasks, barriers, memory")
+                             .within(1, 4096)
+                             .needs(plan)
+                             .excludes(rounding)
+                             .excludes(target)
+                             .excludes(trace);
   const Option why = c.option("--why", o->why,
                               "Why A is slower than B: two plans, or two forecasts \"MODEL.toml gpus=16 KEY=VALUE...\"")
                          .values(2)
@@ -139,7 +158,8 @@ void addExplainCommand(Command &app) {
                          .excludes(plan)
                          .excludes(json)
                          .excludes(target)
-                         .excludes(trace);
+                         .excludes(trace)
+                         .excludes(threads);
   c.option("--cluster", o->cluster, "On which cluster, for --why with forecasts").type("CLUSTER.toml").needs(why);
   c.run([o] {
     if (!o->why.empty())
@@ -148,6 +168,8 @@ void addExplainCommand(Command &app) {
       throw UserError(ErrorCode::Usage, "gptc explain needs a plan", "gptc explain PLAN, or --why A B");
     else if (!o->trace.empty())
       writeTrace(o->plan, o->trace);
+    else if (o->threads)
+      runOnThreads(o->plan, o->threads, o->json);
     else if (!o->gpu.empty())
       runOnGpu(o->plan, o->gpu, o->json);
     else

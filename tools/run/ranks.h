@@ -55,7 +55,8 @@ public:
   static constexpr std::chrono::minutes patience{30};
 
 private:
-  /// Under another launcher: if that lets several ranks of this machine use the same CPUs, each takes its share of them.
+  /// Under another launcher: if that lets several ranks of this machine use the same CPUs, each takes its share of
+  /// them.
   void shareCpusOfMachine();
   int failed();
   void waitFor(std::chrono::seconds most, const std::function<bool()> &condition) const;

@@ -30,7 +30,7 @@ void countRuns(void *arg, int64_t begin, int64_t end) {
 }  // namespace
 
 TEST(ThreadPool, EachTaskRunsOnce) {
-  for (unsigned threads : {1u, 2u, 3u, 8u}) {
+  for (unsigned threads : {1u, 2u, 3u, 8u, 64u}) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.size(), threads);
     for (int64_t tasks : {0, 1, 2, 7, 64, 1000}) {

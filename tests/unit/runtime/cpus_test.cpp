@@ -74,6 +74,14 @@ TEST(Cpus, ThoseOfANodeStayTogether) {
   EXPECT_EQ(sorted, usableCpus());
 }
 
+TEST(Cpus, RanksThatLieAcrossNodesGetANote) {
+  EXPECT_EQ(noteOfNodes(1, 4), "");
+  EXPECT_EQ(noteOfNodes(0, 1), "") << "unknown";
+  EXPECT_NE(noteOfNodes(2, 1).find("on 2 memory nodes"), std::string::npos);
+  EXPECT_NE(noteOfNodes(2, 1).find("--ranks-per-node 2 "), std::string::npos);
+  EXPECT_NE(noteOfNodes(4, 2).find("--ranks-per-node 8 "), std::string::npos);
+}
+
 TEST(Cpus, AnArenaIsSpreadOverTheNodesOfThePoolsThreads) {
   const Numbers cpus = usableCpus();
   if (std::none_of(cpus.begin(), cpus.end(), [](int cpu) { return cpu % 2; }) ||
