@@ -86,8 +86,9 @@ bool spreadOverNodes(void *begin, int64_t bytes, const std::vector<int> &nodes) 
   for (int node : nodes)
     if (node >= 0 && node < kMostNodes)
       mask[size_t(node / bits)] |= 1UL << (node % bits);
-  // The kernel reads one bit less than it is told.
-  return ::syscall(SYS_mbind, begin, bytes, MPOL_INTERLEAVE, mask.data(), kMostNodes + 1, 0) == 0;
+  const unsigned long most = kMostNodes + 1, flags = 0;  // the kernel reads one bit less than it is told
+  return ::syscall(SYS_mbind, begin, static_cast<unsigned long>(bytes), long(MPOL_INTERLEAVE), mask.data(), most,
+                   flags) == 0;
 }
 
 }  // namespace gptc

@@ -303,25 +303,29 @@ TEST_F(RanksTest, RankZeroRepeatsWhatMendsTheFailureOfAnother) {
 }
 
 // Nobody else sees that rank 0 hangs: it is where the others meet.
-TEST_F(RanksTest, AStoppedRankZeroIsSeenUnderOtherLaunchersToo) {
+TEST_F(RanksTest, ADeadOrStoppedRankZeroIsSeenUnderOtherLaunchersToo) {
   const std::string plan = compile("plan", {"parallel.data=2", "train.steps=1000000"});
-  const Port port;
-  Process first = w.start("gptrun", {plan, "--out-dir", w.path("out")}, torchrun("0", port));
-  Process other = w.start("gptrun", {plan, "--out-dir", w.path("out")}, torchrun("1", port));
-  while (!other.hasEnded() && logLines(w.path("out")).size() < 3)
-    ::usleep(10000);
-  ::kill(first.pid(), SIGSTOP);
-  const auto begin = std::chrono::steady_clock::now();
-  EXPECT_EQ(other.wait().code, 6);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
-  // Who writes a rank's log ends a moment after it.
-  const std::string words = "is gone: nothing was heard of it for 10.0 s";
-  std::string log;
-  for (int i = 0; i < 500 && log.find(words) == std::string::npos; ++i) {
-    log = readFile(w.path("out/ranks/rank-0001.log"));
-    ::usleep(10000);
+  const std::pair<int, std::string> cases[] = {{SIGKILL, "is gone: "},
+                                               {SIGSTOP, "is gone: nothing was heard of it for 10.0 s"}};
+  for (const auto &[signal, words] : cases) {
+    const std::string out = w.path("out" + std::to_string(signal));
+    const Port port;
+    Process first = w.start("gptrun", {plan, "--out-dir", out}, torchrun("0", port));
+    Process other = w.start("gptrun", {plan, "--out-dir", out}, torchrun("1", port));
+    while (!other.hasEnded() && logLines(out).size() < 3)
+      ::usleep(10000);
+    ::kill(first.pid(), signal);
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(other.wait().code, 6) << words;
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << words;
+    // Who writes a rank's log ends a moment after it.
+    std::string log;
+    for (int i = 0; i < 500 && log.find(words) == std::string::npos; ++i) {
+      log = readFile(out + "/ranks/rank-0001.log");
+      ::usleep(10000);
+    }
+    EXPECT_NE(log.find(words), std::string::npos) << log;
   }
-  EXPECT_NE(log.find(words), std::string::npos) << log;
 }
 
 // Two pools of threads pinned to the same CPUs would take turns.
