@@ -498,6 +498,53 @@ TEST_F(ServeTest, WhatAClientLeavesBehindIsDropped) {
   }
 }
 
+TEST_F(ServeTest, HalfSentBodiesFillNoMoreThanTheBuffers) {
+  serve({"--buffers", "8MiB"});
+  EXPECT_NE(server->output().find(" tokens, up to 8192.0 KiB for requests and answers\n"), std::string::npos)
+      << server->output();
+  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                           "Content-Length: 4000000\r\n\r\n";
+  std::vector<HttpConnection> halfSent;
+  for (int i = 0; i < 33; ++i) {
+    halfSent.emplace_back(port);
+    ASSERT_TRUE(halfSent.back().send(head + std::string(254000, ' ')));
+  }
+  awaitMetric("bytes_held", 33 * 254000);  // of 8388608
+  const json small = {{"prompt", "the cat"}, {"max_tokens", 5}}, large = {{"prompt", std::string(7000, 'a')}};
+  EXPECT_EQ(complete(small).status, 200);
+  const HttpReply r = complete(large);
+  EXPECT_EQ(r.status, 503) << r.body;
+  EXPECT_EQ(r.json()["error"]["code"], "overloaded");
+  EXPECT_EQ(r.error(), "requests and answers of all clients fill the 8 MiB that there are for them: ask again");
+  EXPECT_NE(r.head.find("Retry-After: 1"), std::string::npos) << r.head;
+  halfSent.clear();
+  awaitMetric("bytes_held", 0);
+  EXPECT_EQ(complete(large).json()["error"]["code"], "context_length_exceeded");
+}
+
+TEST_F(ServeTest, WhoTakesNothingOfAStreamIsDroppedOnceTheBuffersAreFull) {
+  serve({"--buffers", "8MiB", "--queue", "16384"});
+  const json object = {{"prompt", "the"}, {"max_tokens", 60}, {"n", 1000},         {"temperature", 1},
+                       {"logprobs", 15},  {"stream", true},   {"ignore_eos", true}};
+  HttpConnection client(port);
+  ASSERT_TRUE(client.send(httpText("/v1/completions", object.dump())));
+  client.receive("data: ");
+  awaitMetric("sequences_waiting", 0);
+  awaitMetric("sequences_running", 0);
+  EXPECT_LT(metric("generated_tokens_total"), 60000);
+  EXPECT_EQ(complete({{"prompt", "the cat"}, {"max_tokens", 5}}).status, 200);
+  EXPECT_NE(client.receive("not taken fast enough").find("not taken fast enough"), std::string::npos);
+  awaitMetric("bytes_held", 0);
+}
+
+TEST_F(ServeTest, BuffersThatHoldNoRequestAreRefused) {
+  for (const char *bytes : {"7MiB", "much"}) {
+    const Result r = trained->w.gptrun({"serve", trained->plan, "--buffers", bytes, "--port", "0"});
+    EXPECT_EQ(r.code, 2) << r.output;
+    EXPECT_NE(r.output.find("is no number of bytes from 8MiB on"), std::string::npos) << r.output;
+  }
+}
+
 TEST_F(ServeTest, EndsWithTheLastAnswer) {
   serve({"--slots", "2", "--drain", "3000"});
   HttpConnection client(port), idle(port);

@@ -55,8 +55,8 @@ ordered_json CompletionsApi::description() const {
 }
 
 std::string CompletionsApi::metricsText() const {
-  return metrics.text(Metrics::Gauges{engine.slots(), std::min(engine.running(), engine.slots()), engine.waiting(),
-                                      engine.generatedTokens()});
+  return metrics.text(common.bytes->held(), Metrics::Gauges{engine.slots(), std::min(engine.running(), engine.slots()),
+                                                            engine.waiting(), engine.generatedTokens()});
 }
 
 const TokenNames &CompletionsApi::names() {
@@ -143,9 +143,9 @@ HttpAnswer CompletionsApi::post(const std::string &path, json object, HttpClient
       r.options.seed = randomBits();
   requireServable(requests);
   const bool scores = requests[0].logProbs.has_value();
-  const auto job =
-      std::make_shared<Job>(std::move(requests), tokenizer, scores ? &names() : nullptr,
-                            stream ? form.isChat ? Job::Pieces::chat : Job::Pieces::text : Job::Pieces::none);
+  const auto job = std::make_shared<Job>(
+      std::move(requests), tokenizer, scores ? &names() : nullptr,
+      stream ? form.isChat ? Job::Pieces::chat : Job::Pieces::text : Job::Pieces::none, *common.bytes);
   if (!engine.submit(job))
     throw Refusal{.status = 503, .message = "too many requests wait already", .code = "overloaded"};
   metrics.countPrompt(job->promptTokens());
@@ -189,15 +189,14 @@ ordered_json CompletionsApi::headOf(const Form &form, const char *object) const 
 void CompletionsApi::note(const Job &job) { metrics.addTimes(job.secondsToFirstToken(), job.seconds()); }
 
 HttpAnswer CompletionsApi::whole(const std::shared_ptr<Job> &job, HttpClient &client, const Form &form) {
-  const Active active(*this);
   std::vector<Job::Piece> none;
   while (!job->wait(patience, none))
     if (client.isGone()) {
       job->cancel();
       return refuse(499, "the client has gone");
     }
-  if (job->failed())
-    throw Refusal{.status = 503, .message = "the server ended before the request did"};
+  if (job->failure())
+    throw Refusal{.status = 503, .message = job->failure()};
   note(*job);
   ordered_json out = headOf(form, form.object);
   out["choices"] = ordered_json::array();
@@ -214,8 +213,7 @@ HttpAnswer CompletionsApi::whole(const std::shared_ptr<Job> &job, HttpClient &cl
 HttpAnswer CompletionsApi::streamed(const std::shared_ptr<Job> &job, HttpClient &client, const Form &form,
                                     bool withUsage) {
   auto event = [](const std::string &data) { return "data: " + data + "\n\n"; };
-  auto stream = [this, job, &client, &form, head = headOf(form, form.chunk), withUsage, event,
-                 active = std::make_shared<Active>(*this)](const HttpWrite &write) {
+  auto stream = [this, job, &client, &form, head = headOf(form, form.chunk), withUsage, event](const HttpWrite &write) {
     std::vector<Job::Piece> pieces;
     std::vector<bool> hasBegun(size_t(job->choices()));
     for (bool ended = false; !ended;) {
@@ -228,12 +226,13 @@ HttpAnswer CompletionsApi::streamed(const std::shared_ptr<Job> &job, HttpClient 
                                                          !hasBegun[size_t(p.choice)], p.logProbs, p.finishReason)});
         hasBegun[size_t(p.choice)] = true;
         isThere = write(event(dumped(chunk)));
+        p.held.release();
       }
       if (!isThere)
         return job->cancel();
     }
-    if (job->failed()) {
-      write(event(refuse(503, "the server ended before the request did").body));
+    if (job->failure()) {
+      write(event(Refusal{.status = 503, .message = job->failure()}.answer().body));
       return;
     }
     note(*job);

@@ -132,7 +132,6 @@ std::vector<std::vector<float>> EmbeddingsApi::embed(llvm::ArrayRef<std::vector<
 }
 
 HttpAnswer EmbeddingsApi::post(const std::string &, json object, HttpClient &client) {
-  const Active active(*this);
   const Clock::time_point begin = Clock::now();
   for (const auto &[name, value] : object.items())
     if (!llvm::is_contained({"input", "encoding_format", "dimensions", "user"}, name))

@@ -39,7 +39,7 @@ private:
   Routes ownRoutes() const override { return {{"POST", "/v1/embeddings"}}; }
   HttpAnswer post(const std::string &path, nlohmann::json object, HttpClient &client) override;
   nlohmann::ordered_json description() const override;
-  std::string metricsText() const override { return metrics.text(std::nullopt); }
+  std::string metricsText() const override { return metrics.text(common.bytes->held(), std::nullopt); }
 
   std::vector<std::vector<int32_t>> textsOf(const nlohmann::json &input) const;
   std::vector<int32_t> tokensOf(const nlohmann::json &text, const Tokenizer &own) const;

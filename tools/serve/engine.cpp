@@ -10,9 +10,12 @@ namespace gptc {
 
 /// So often others hear from an idle rank 0, whose silence would be a failure.
 constexpr std::chrono::seconds kBetweenSigns{5};
+/// About so much memory a log-probability of a piece takes, with its token's name.
+constexpr int64_t kBytesOfScore = 100;
 
-Job::Job(std::vector<CompletionRequest> all, const Tokenizer &tokenizer, const TokenNames *names, Pieces form)
-    : requests(std::move(all)), tokenizer(tokenizer), form(form) {
+Job::Job(std::vector<CompletionRequest> all, const Tokenizer &tokenizer, const TokenNames *names, Pieces form,
+         ByteBudget &bytes)
+    : requests(std::move(all)), tokenizer(tokenizer), form(form), bytes(bytes) {
   for (const CompletionRequest &r : requests)
     for (int64_t i = 0; i < r.n; ++i)
       samples.push_back({&r, std::make_unique<Completion>(r, this->tokenizer, names)});
@@ -30,9 +33,9 @@ int64_t Job::generatedTokens() const {
 
 bool Job::wait(std::chrono::milliseconds time, std::vector<Piece> &taken) {
   std::unique_lock lock(mutex);
-  changed.wait_for(lock, time, [&] { return hasFailed || ended == choices() || !pieces.empty(); });
+  changed.wait_for(lock, time, [&] { return whyFailed || ended == choices() || !pieces.empty(); });
   taken = std::exchange(pieces, {});
-  return hasFailed || ended == choices();
+  return whyFailed || ended == choices();
 }
 
 Generation Job::generation(const std::shared_ptr<Job> &self, int64_t choice, int64_t number) {
@@ -82,26 +85,47 @@ void Job::end(Sample &sample, int64_t choice) {
 /// Adds what the sample has more than its pieces; `mutex` is held.
 void Job::push(Sample &sample, int64_t choice) {
   const Completion &c = *sample.completion;
-  if (c.text().size() == sample.said && c.listedTokens() == sample.listed && !c.ended())
+  if (whyFailed || (c.text().size() == sample.said && c.listedTokens() == sample.listed && !c.ended()))
     return;
+  ByteBudget::Share held(bytes);
+  held.add(int64_t(sizeof(Piece) + c.text().size() - sample.said) +
+           int64_t(c.listedTokens() - sample.listed) * (1 + sample.request->logProbs.value_or(0)) * kBytesOfScore);
   pieces.push_back({choice, c.text().substr(sample.said),
                     form == Pieces::chat ? c.chatLogProbabilities(sample.listed) : c.logProbabilities(sample.listed),
-                    c.finishReason()});
+                    c.finishReason(), std::move(held)});
   sample.said = c.text().size();
   sample.listed = c.listedTokens();
   changed.notify_all();
 }
 
+/// Of pieces that wait for the client's thread.
+int64_t Job::bytesUntaken() {
+  const std::lock_guard lock(mutex);
+  return std::accumulate(pieces.begin(), pieces.end(), int64_t(0),
+                         [](int64_t n, const Piece &p) { return n + p.held.held(); });
+}
+
+/// The engine ends.
 void Job::fail() {
   const std::lock_guard lock(mutex);
-  hasFailed = ended < choices();
+  if (ended < choices() && !whyFailed)
+    whyFailed = "the server ended before the request did";
   changed.notify_all();
 }
 
-Engine::Engine(Executor &executor, const GeneratorOptions &options, int64_t mostWaiting,
+/// Its client is too slow: the rest of its answer is neither kept nor made.
+void Job::dropAnswer() {
+  const std::lock_guard lock(mutex);
+  pieces.clear();
+  whyFailed = "the answer was not taken fast enough, and fills the memory that all clients share";
+  cancelled = true;
+  changed.notify_all();
+}
+
+Engine::Engine(Executor &executor, const GeneratorOptions &options, int64_t mostWaiting, const ByteBudget &bytes,
                std::function<void()> onFailure, Communicator *ranks)
     : generator(executor, options), ranks(ranks), limit(mostWaiting), slotCount(generator.model().slots()),
-      onFailure(std::move(onFailure)), thread([this] { run(); }) {}
+      bytes(bytes), onFailure(std::move(onFailure)), thread([this] { run(); }) {}
 
 void Engine::end() {
   {
@@ -152,6 +176,7 @@ void Engine::run() {
         break;
       generator.step();
       runningChoices = generator.unfinished();
+      endSlowest();
     }
   } catch (...) {
     const std::lock_guard lock(mutex);
@@ -181,6 +206,26 @@ void Engine::fill(Orders &orders) {
   for (const std::weak_ptr<Job> &weak : unfinished)
     if (const std::shared_ptr<Job> job = weak.lock())
       job->drop(orders.dropped);
+}
+
+/// Pieces are made whether there is room for them or not. While there is none, the answer of which most waits is
+/// dropped, if that is more than an equal part of the budget: else it is not streams that fill it.
+void Engine::endSlowest() {
+  if (bytes.held() <= bytes.limit())
+    return;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Job> slowest;
+  int64_t most = 0, jobs = 0;
+  for (const std::weak_ptr<Job> &weak : unfinished)
+    if (const std::shared_ptr<Job> job = weak.lock()) {
+      ++jobs;
+      if (const int64_t untaken = job->bytesUntaken(); untaken > most) {
+        most = untaken;
+        slowest = job;
+      }
+    }
+  if (slowest && most > bytes.limit() / jobs)
+    slowest->dropAnswer();
 }
 
 void Engine::failAll() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/serve/generator.h"
+#include "tools/serve/byte_budget.h"
 #include "tools/serve/completion.h"
 #include "tools/serve/followers.h"
 
@@ -25,8 +26,10 @@ public:
 
   /// The pieces that are made: none, or with log-probabilities in the form of one of OpenAI's completions.
   enum class Pieces { none, text, chat };
-  /// All requests have the same `n`. `names` are needed for log-probabilities, and must outlive this.
-  Job(std::vector<CompletionRequest> requests, const Tokenizer &tokenizer, const TokenNames *names, Pieces form);
+  /// All requests have the same `n`. `names` are needed for log-probabilities. They and `bytes`, of which pieces are a
+  /// part, must outlive this.
+  Job(std::vector<CompletionRequest> requests, const Tokenizer &tokenizer, const TokenNames *names, Pieces form,
+      ByteBudget &bytes);
 
   int64_t choices() const { return int64_t(samples.size()); }
   int64_t promptTokens() const;
@@ -37,14 +40,15 @@ public:
     std::string text;
     nlohmann::json logProbs;             // of its tokens; null if not asked for
     const char *finishReason = nullptr;  // of the last one
+    ByteBudget::Share held;              // for it
   };
   /// Waits so long, or until there are pieces, or until it has ended. Returns whether it has, and
   /// takes the pieces.
   bool wait(std::chrono::milliseconds time, std::vector<Piece> &pieces);
   /// The client has gone: what is left is dropped.
   void cancel() { cancelled = true; }
-  /// Whether it ended because the engine did.
-  bool failed() const { return hasFailed; }
+  /// Once it has ended: why before its time, for people; null if it did not.
+  const char *failure() const { return whyFailed; }
 
   /// Once it has ended.
   const Completion &completion(int64_t choice) const { return *samples[size_t(choice)].completion; }
@@ -67,11 +71,14 @@ private:
   bool add(Sample &sample, int64_t choice, int32_t token, const TokenScores *scores);
   void end(Sample &sample, int64_t choice);
   void push(Sample &sample, int64_t choice);
+  int64_t bytesUntaken();
   void fail();
+  void dropAnswer();
 
   const std::vector<CompletionRequest> requests;
   const Tokenizer tokenizer;
   const Pieces form;
+  ByteBudget &bytes;
   const Clock::time_point made = Clock::now();
   std::vector<Sample> samples;
   std::atomic<bool> cancelled = false;
@@ -82,16 +89,17 @@ private:
   std::condition_variable changed;
   std::vector<Piece> pieces;
   int64_t ended = 0;
-  bool hasFailed = false;
+  const char *whyFailed = nullptr;
   double toFirst = -1;
 };
 
 class Engine {
 public:
-  /// `mostWaiting`: choices that may wait for a slot. `onFailure` is called from the engine's thread when it cannot go
-  /// on. `ranks`: if this is rank 0 of several that share the model; the others call followEngine.
-  Engine(Executor &executor, const GeneratorOptions &options, int64_t mostWaiting, std::function<void()> onFailure,
-         Communicator *ranks = nullptr);
+  /// `mostWaiting`: choices that may wait for a slot. `bytes`: of which pieces of jobs are a part; once they are more
+  /// than it has, the job whose client has left most of them ends. `onFailure` is called from the engine's thread when
+  /// it cannot go on. `ranks`: if this is rank 0 of several that share the model; the others call followEngine.
+  Engine(Executor &executor, const GeneratorOptions &options, int64_t mostWaiting, const ByteBudget &bytes,
+         std::function<void()> onFailure, Communicator *ranks = nullptr);
   ~Engine() { end(); }
   Engine(const Engine &) = delete;
 
@@ -113,11 +121,13 @@ public:
 private:
   void run();
   void fill(Orders &orders);
+  void endSlowest();
   void failAll();
 
   Generator generator;
   Communicator *const ranks;
   const int64_t limit, slotCount;
+  const ByteBudget &bytes;
   const std::function<void()> onFailure;
   std::atomic<int64_t> waitingChoices = 0, runningChoices = 0, tokensMade = 0;
 

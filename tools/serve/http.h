@@ -2,6 +2,8 @@
 // on cpp-httplib and is loaded on demand.
 #pragma once
 
+#include "tools/serve/byte_budget.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -52,14 +54,19 @@ struct HttpOptions {
   /// Beyond so many connections at once, new ones are answered with status 503 and closed.
   int64_t mostConnections = 2048;
   size_t mostBody = size_t(4) << 20;  // bytes of a request
+  /// Of bodies, and of answers that are larger than what a connection's buffer surely takes. A request or an answer
+  /// that finds no room in it is answered with status 503. Must be there, and outlive the server.
+  ByteBudget *bytes = nullptr;
   /// Seconds: between two requests of a connection; from the first byte of a request to the end of its headers; to the
   /// end of its body; for a piece of an answer to be taken.
   double idle = 30, headers = 10, body = 30, write = 30;
+  /// The same as `write` from drain() on; and seconds from stop() to the end of the last answer.
+  double lastWrite = 5;
   std::vector<std::pair<std::string, std::string>> routes;  // method and path of what there is
   /// Called in a thread for each connection. May throw.
   std::function<HttpAnswer(const HttpRequest &, HttpClient &)> handler;
-  /// The answer to what never reaches the handler: a path that is unknown, a body that is too large. The message is
-  /// for people.
+  /// The answer to what never reaches the handler: a path that is unknown, a body that is too large; with status 503,
+  /// what there is no room for now. The message is for people.
   std::function<HttpAnswer(int status, const std::string &message)> refuse;
   /// After each answer.
   std::function<void(const HttpExchange &)> log;
@@ -69,10 +76,16 @@ class HttpServer {
 public:
   virtual ~HttpServer() = default;
   virtual int port() const = 0;
-  /// Answers until stop(), and then until the last answer is sent. False if it ended by itself, as when the whole
-  /// system has no descriptors left; it waits for one of this process.
+  /// Answers until stop(), and then until the last answer is sent or cut off. False if it ended by itself, as when the
+  /// whole system has no descriptors left; it waits for one of this process.
   virtual bool run() = 0;
-  /// From any thread. No more requests are taken; connections between requests are closed.
+  /// From any thread. The server is about to end: who takes nothing of an answer for HttpOptions::lastWrite seconds is
+  /// cut off.
+  virtual void drain() = 0;
+  /// Requests that reached the handler before drain(), and whose answers are not sent yet.
+  virtual int64_t answering() const = 0;
+  /// From any thread, after drain(). No more requests are taken; connections between requests are closed; what is not
+  /// sent of answers after HttpOptions::lastWrite seconds is cut off.
   virtual void stop() = 0;
 };
 
@@ -82,7 +95,7 @@ std::unique_ptr<HttpServer> listenHttp(const HttpOptions &options);
 
 /// The plug-in's function. Null, with a reason, if the port cannot be had.
 using MakeHttpServer = HttpServer *(const HttpOptions &, std::string &why);
-#define GPTC_HTTP_ENTRY gptc_http_3
+#define GPTC_HTTP_ENTRY gptc_http_4
 #define GPTC_HTTP_NAME_(entry) #entry
 #define GPTC_HTTP_NAME(entry) GPTC_HTTP_NAME_(entry)
 constexpr const char *httpEntry = GPTC_HTTP_NAME(GPTC_HTTP_ENTRY);

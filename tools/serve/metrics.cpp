@@ -47,7 +47,7 @@ void Metrics::addTimes(double toFirstToken, double time) {
   whole.add(time);
 }
 
-std::string Metrics::text(const std::optional<Gauges> &g) const {
+std::string Metrics::text(int64_t bytesHeld, const std::optional<Gauges> &g) const {
   const std::lock_guard lock(mutex);
   std::string out;
   if (g)
@@ -55,7 +55,8 @@ std::string Metrics::text(const std::optional<Gauges> &g) const {
           number("sequences_running", "gauge", "Sequences that are being continued.", g->running) +
           number("sequences_waiting", "gauge", "Sequences that wait for a slot.", g->waiting) +
           number("generated_tokens_total", "counter", "Tokens that were generated.", g->generatedTokens);
-  out += number("prompt_tokens_total", "counter", "Tokens of prompts.", promptTokens) +
+  out += number("bytes_held", "gauge", "Bytes of requests, and of answers that clients have not taken.", bytesHeld) +
+         number("prompt_tokens_total", "counter", "Tokens of prompts.", promptTokens) +
          head("requests_total", "counter", "Answered requests, by path and status.");
   for (const auto &[key, count] : requests)
     out += fmt::format("gptc_requests_total{{path=\"{}\",status=\"{}\"}} {}\n", key.first, key.second, count);

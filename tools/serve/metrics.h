@@ -30,8 +30,9 @@ public:
   void countRequest(const std::string &path, int status);
   void countPrompt(int64_t tokens);
   void addTimes(double toFirstToken, double whole);
-  /// Prometheus's text format, version 0.0.4. `gauges`: of a server that continues texts; none: of vectors.
-  std::string text(const std::optional<Gauges> &gauges) const;
+  /// Prometheus's text format, version 0.0.4. `bytesHeld`: of a ByteBudget. `gauges`: of a server that continues texts;
+  /// none: of vectors.
+  std::string text(int64_t bytesHeld, const std::optional<Gauges> &gauges) const;
 
 private:
   mutable std::mutex mutex;

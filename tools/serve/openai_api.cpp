@@ -71,7 +71,7 @@ OpenAiApi::Routes OpenAiApi::routes() const {
 }
 
 HttpAnswer OpenAiApi::refuse(int status, const std::string &message) const {
-  return Refusal{.status = status, .message = message}.answer();
+  return Refusal{.status = status, .message = message, .code = status == 503 ? "overloaded" : ""}.answer();
 }
 
 void OpenAiApi::log(const HttpExchange &e) {
@@ -82,7 +82,8 @@ void OpenAiApi::log(const HttpExchange &e) {
 HttpAnswer OpenAiApi::answer(const HttpRequest &request, HttpClient &client) {
   try {
     if (request.path == "/health")
-      return isDraining ? refuse(503, "the server is about to end") : HttpAnswer{.body = "{\"status\":\"ok\"}\n"};
+      return isDraining ? Refusal{.status = 503, .message = "the server is about to end"}.answer()
+                        : HttpAnswer{.body = "{\"status\":\"ok\"}\n"};
     requireLocal(request);
     if (request.path == "/")  // asks for a key itself
       return page();

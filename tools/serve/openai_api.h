@@ -16,14 +16,16 @@ struct ApiOptions {
   std::string model;              // its name
   std::vector<std::string> keys;  // of which a client must have one; none: anyone may ask
   bool onlyLocal = true;          // requests must call this machine by a name of the loopback interface
+  ByteBudget *bytes = nullptr;    // of the server; must be there, and outlive the interface
 };
 
 /// Answers
 ///   GET  /v1/models             the one that is served
 ///   GET  /health                200 while requests are taken, else 503
 ///   GET  /metrics               for Prometheus, in its text format 0.0.4
-/// and what a part adds. What is refused is answered with OpenAI's {"error": {message, type, param, code}}. A client
-/// that closes its connection is served no further.
+/// and what a part adds. What is refused is answered with OpenAI's {"error": {message, type, param, code}}; what there
+/// is no room for, with status 503, the code "overloaded" and Retry-After. A client that closes its connection is
+/// served no further.
 class OpenAiApi {
 public:
   using Routes = std::vector<std::pair<std::string, std::string>>;  // method and path
@@ -35,13 +37,12 @@ public:
   Routes routes() const;
   /// From any thread.
   HttpAnswer answer(const HttpRequest &request, HttpClient &client);
+  /// With status 503: there is no room for it.
   HttpAnswer refuse(int status, const std::string &message) const;
   void log(const HttpExchange &exchange);
 
   /// No more requests are taken.
   void drain() { isDraining = true; }
-  /// Requests that are being answered.
-  int64_t active() const { return activeRequests; }
 
 protected:
   /// Why a request is not answered.
@@ -50,17 +51,6 @@ protected:
     std::string message, parameter, code;
     HttpAnswer answer() const;
   };
-  /// Counts a request while it is being answered.
-  class Active {
-  public:
-    explicit Active(OpenAiApi &api) : count(api.activeRequests) { ++count; }
-    ~Active() { --count; }
-    Active(const Active &) = delete;
-
-  private:
-    std::atomic<int64_t> &count;
-  };
-
   /// What there is beside the common paths.
   virtual Routes ownRoutes() const = 0;
   /// Answers a POST to one of these, whose body is this object, without its "model". May throw Refusal and
@@ -85,7 +75,6 @@ private:
   void requireKey(const HttpRequest &request) const;
 
   std::atomic<bool> isDraining = false;
-  std::atomic<int64_t> activeRequests = 0;
   const int64_t started;  // seconds since 1970
 };
 

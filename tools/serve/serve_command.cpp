@@ -4,6 +4,7 @@
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/stderr.h"
+#include "support/words.h"
 #include "tools/serve/completions_api.h"
 #include "tools/serve/embeddings_api.h"
 #include "tools/serve/request_log.h"
@@ -101,8 +102,15 @@ void addServeOptions(Command c, ServeCommand &o) {
       .within(int64_t(1), int64_t(1) << 20);
   c.option("--connections", o.mostConnections, fmt::format("clients at once; default: {}", o.mostConnections))
       .within(int64_t(1), int64_t(1) << 16);
-  c.option("--drain", o.drainSeconds,
-           fmt::format("seconds that requests have to end in after SIGTERM; default: {}", o.drainSeconds))
+  c.option(
+       "--buffers", o.buffers,
+       fmt::format("bytes of requests, and of answers that were not taken yet, of all clients; default: {}", o.buffers))
+      .type("BYTES");
+  c.option(
+       "--drain", o.drainSeconds,
+       fmt::format("seconds that requests have to end in after SIGTERM, while their clients take something at least "
+                   "every 5 s; default: {}",
+                   o.drainSeconds))
       .within(0.0, 86400.0);
   Option embeddings =
       c.flag("--embeddings", o.embeddings, "answer /v1/embeddings, and nothing else: vectors of texts, by any model");
@@ -114,13 +122,14 @@ void addServeOptions(Command c, ServeCommand &o) {
 namespace {
 
 /// Says what it serves, and answers until it is to end. `end` ends what requests wait for.
-void runServer(OpenAiApi &api, const ServeCommand &command, Ending &ending, const std::string &what,
+void runServer(OpenAiApi &api, const ServeCommand &command, ByteBudget &bytes, Ending &ending, const std::string &what,
                const std::function<void()> &end) {
   RequestLog log(command.log);
   const std::unique_ptr<HttpServer> server = listenHttp(
       {.host = command.host,
        .port = command.port,
        .mostConnections = command.mostConnections,
+       .bytes = &bytes,
        .routes = api.routes(),
        .handler = [&](const HttpRequest &request, HttpClient &client) { return api.answer(request, client); },
        .refuse = [&](int status, const std::string &message) { return api.refuse(status, message); },
@@ -130,8 +139,8 @@ void runServer(OpenAiApi &api, const ServeCommand &command, Ending &ending, cons
              log.add(e);
            }});
   const bool isV6 = llvm::StringRef(command.host).contains(':');
-  fmt::print("serving {} at http://{}{}{}:{} with {}\n", command.modelName, isV6 ? "[" : "", command.host,
-             isV6 ? "]" : "", server->port(), what);
+  fmt::print("serving {} at http://{}{}{}:{} with {}, up to {} for requests and answers\n", command.modelName,
+             isV6 ? "[" : "", command.host, isV6 ? "]" : "", server->port(), what, formatBytes(double(bytes.limit())));
   std::fflush(stdout);
 
   bool wasStopped = true;
@@ -141,8 +150,9 @@ void runServer(OpenAiApi &api, const ServeCommand &command, Ending &ending, cons
   });
   ending.await(-1);
   api.drain();
+  server->drain();
   const auto last = Job::Clock::now() + std::chrono::duration<double>(command.drainSeconds);
-  while (api.active() > 0 && Job::Clock::now() < last && !ending.await(20)) {
+  while (server->answering() > 0 && Job::Clock::now() < last && !ending.await(20)) {
   }
   end();
   server->stop();
@@ -152,9 +162,21 @@ void runServer(OpenAiApi &api, const ServeCommand &command, Ending &ending, cons
                     "look at the whole system's limits, of open files (fs.file-nr) and memory, and start it again");
 }
 
-ApiOptions optionsOf(const ServeCommand &command) {
-  ApiOptions options{
-      .model = command.modelName, .keys = keysOf(command.apiKeys), .onlyLocal = isLoopback(command.host)};
+/// What the server may hold for its clients: more than one request may have (HttpOptions::mostBody).
+int64_t buffersOf(const ServeCommand &command) {
+  constexpr int64_t least = int64_t(8) << 20;
+  const std::optional<int64_t> bytes = parseBytes(command.buffers);
+  if (!bytes || *bytes < least)
+    throw UserError(ErrorCode::Usage, fmt::format("--buffers {} is no number of bytes from 8MiB on", command.buffers),
+                    "as --buffers 256MiB");
+  return *bytes;
+}
+
+ApiOptions optionsOf(const ServeCommand &command, ByteBudget &bytes) {
+  ApiOptions options{.model = command.modelName,
+                     .keys = keysOf(command.apiKeys),
+                     .onlyLocal = isLoopback(command.host),
+                     .bytes = &bytes};
   if (!options.onlyLocal && options.keys.empty())
     printError("warning: whoever reaches {} may use the model: --api-keys FILE asks for a key\n", command.host);
   return options;
@@ -166,13 +188,14 @@ void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &to
            const CompletionRequest &defaults) {
   raiseDescriptorLimit();
   Ending ending;
-  ApiOptions options = optionsOf(command);
-  Engine engine(executor, command.generator, command.mostWaiting, Ending::request, command.ranks);
+  ByteBudget bytes(buffersOf(command));
+  ApiOptions options = optionsOf(command, bytes);
+  Engine engine(executor, command.generator, command.mostWaiting, bytes, Ending::request, command.ranks);
   const Conversations conversations(tokens);
   if (!conversations.problem().empty() && !tokens.chatTemplate.empty())
     printError("warning: {}\n", conversations.problem());
   CompletionsApi api(engine, tokenizer, conversations, std::move(options), defaults, command.limits);
-  runServer(api, command, ending, fmt::format("{} slots of {} tokens", engine.slots(), command.limits.context),
+  runServer(api, command, bytes, ending, fmt::format("{} slots of {} tokens", engine.slots(), command.limits.context),
             [&] { engine.end(); });
   engine.rethrow();
 }
@@ -180,8 +203,10 @@ void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &to
 void serveEmbeddings(Executor &executor, const Tokenizer &tokenizer, const ServeCommand &command) {
   raiseDescriptorLimit();
   Ending ending;
-  EmbeddingsApi api(executor, tokenizer, command.vectors, command.mostWaiting, optionsOf(command), Ending::request);
-  runServer(api, command, ending,
+  ByteBudget bytes(buffersOf(command));
+  EmbeddingsApi api(executor, tokenizer, command.vectors, command.mostWaiting, optionsOf(command, bytes),
+                    Ending::request);
+  runServer(api, command, bytes, ending,
             fmt::format("vectors of {} numbers for texts of up to {} tokens", api.width(), api.context()),
             [&] { api.end(); });
   api.rethrow();

@@ -10,8 +10,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <poll.h>
 #include <set>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <thread>
 
@@ -25,25 +27,84 @@ Clock::time_point after(double seconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-/// Whether the descriptor has one of these events by then.
-bool awaitEvents(int fd, short events, Clock::time_point deadline) {
+/// Whether one of the descriptors has one of its events by then.
+template <size_t n> bool awaitAny(pollfd (&fds)[n], Clock::time_point deadline) {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    pollfd p{fd, events, 0};
-    const int n = ::poll(&p, 1, int(std::clamp<int64_t>(left, 0, 1 << 30)));
-    if (n > 0)
+    const int ready = ::poll(fds, n, int(std::clamp<int64_t>(left, 0, 1 << 30)));
+    if (ready > 0)
       return true;
-    if (left <= 0 || (n < 0 && errno != EINTR))
+    if (left <= 0 || (ready < 0 && errno != EINTR))
       return false;
   }
 }
 
+bool awaitEvents(int fd, short events, Clock::time_point deadline) {
+  pollfd fds[] = {{fd, events, 0}};
+  return awaitAny(fds, deadline);
+}
+
+/// How far the server is with its end, for threads that wait for their clients.
+class Ending {
+public:
+  explicit Ending(double lastWrite) : lastWrite(lastWrite) {}
+  ~Ending() { ::close(began); }
+  Ending(const Ending &) = delete;
+  bool isUsable() const { return began >= 0; }
+
+  void drain() {
+    if (hasBegun.exchange(true))
+      return;
+    const uint64_t one = 1;
+    // It is never read, so that it wakes all threads, and those that come to wait later.
+    if (::write(began, &one, sizeof(one)) < 0) {
+      // Cannot be: the count is 0.
+    }
+  }
+  void stop() {
+    drain();
+    last = after(lastWrite).time_since_epoch().count();
+  }
+  bool isDraining() const { return hasBegun; }
+  /// When the last answer must be sent.
+  Clock::time_point end() const { return Clock::time_point(Clock::duration(last)); }
+
+  /// Whether the connection takes more within so many seconds, or so many of the end.
+  bool awaitRoom(int fd, double seconds) const {
+    const Clock::time_point patience = after(seconds);
+    pollfd fds[] = {{fd, POLLOUT, 0}, {began, POLLIN, 0}};
+    if (!awaitAny(fds, patience))
+      return false;
+    // Of the time that it had not taken anything before the end began, nothing counts.
+    return fds[0].revents != 0 || awaitEvents(fd, POLLOUT, std::min({patience, after(lastWrite), end()}));
+  }
+
+private:
+  const double lastWrite;
+  const int began = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);  // readable since then
+  std::atomic<bool> hasBegun = false;
+  std::atomic<Clock::rep> last = Clock::time_point::max().time_since_epoch().count();
+};
+
+/// Counts a request while it is being answered.
+class Answering {
+public:
+  explicit Answering(std::atomic<int64_t> &count) : count(count) { ++count; }
+  ~Answering() { --count; }
+  Answering(const Answering &) = delete;
+
+private:
+  std::atomic<int64_t> &count;
+};
+
 class Connection final : public httplib::Stream, public HttpClient {
 public:
-  Connection(int fd, const HttpOptions &options) : fd(fd), options(options) {}
+  Connection(int fd, const HttpOptions &options, const Ending &ending)
+      : held(*options.bytes), fd(fd), options(options), ending(ending) {}
 
   /// Waits for a request. False if none comes.
   bool await() {
+    finish();
     phase = Phase::idle;
     deadline = after(options.idle);
     budget = mostHeaders;
@@ -54,6 +115,11 @@ public:
     begun = Clock::now();
     deadline = after(options.headers);
     return true;
+  }
+  /// A request was answered: nothing is held for it any more.
+  void finish() {
+    answering.reset();
+    held.release();
   }
   /// No more is read: wakes await(), from another thread, and ends a request that is not complete.
   void endReading() { ::shutdown(fd, SHUT_RD); }
@@ -72,7 +138,7 @@ public:
   }
 
   bool is_readable() const override { return from < till || !isGone(); }
-  bool is_writable() const override { return awaitEvents(fd, POLLOUT, after(options.write)); }
+  bool is_writable() const override { return ending.awaitRoom(fd, options.write); }
   /// cpp-httplib reads the headers byte by byte; the body begins behind an empty line.
   ssize_t read(char *to, size_t size) override {
     if (from == till && !fill())
@@ -81,6 +147,10 @@ public:
     isTooLarge |= budget == 0 && phase == Phase::body;
     if (size == 0)
       return -1;
+    if (phase == Phase::body && !held.take(int64_t(size))) {
+      lacksRoom = true;
+      return -1;
+    }
     std::copy_n(buffer + from, size, to);
     from += size;
     budget -= size;
@@ -90,10 +160,12 @@ public:
   }
   ssize_t write(const char *data, size_t size) override {
     for (size_t done = 0; done < size;) {
+      if (Clock::now() > ending.end())  // who takes a little now and then would go on for as long as he likes
+        return -1;
       const ssize_t n = ::send(fd, data + done, size - done, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (n > 0)
         done += size_t(n);
-      else if ((errno != EAGAIN && errno != EINTR) || !awaitEvents(fd, POLLOUT, after(options.write)))
+      else if ((errno != EAGAIN && errno != EINTR) || !ending.awaitRoom(fd, options.write))
         return -1;
     }
     return ssize_t(size);
@@ -106,6 +178,9 @@ public:
   Clock::time_point begun;  // of the request
   bool mustClose = false;   // a part of the request may be unread
   bool isTooLarge = false;  // its body
+  bool lacksRoom = false;   // for it, among all that the server holds
+  ByteBudget::Share held;   // for the request and its answer
+  std::optional<Answering> answering;
 
 private:
   enum class Phase { idle, headers, body };
@@ -147,6 +222,7 @@ private:
 
   const int fd;
   const HttpOptions &options;
+  const Ending &ending;
   Phase phase = Phase::idle;
   Clock::time_point deadline;
   size_t budget = 0, lineLength = 0;  // bytes that may still come; those of the header line so far
@@ -200,7 +276,7 @@ private:
 
 class Server final : public HttpServer, private httplib::Server {
 public:
-  explicit Server(const HttpOptions &o) : options(o) {
+  explicit Server(const HttpOptions &o) : options(o), ending(o.lastWrite) {
     new_task_queue = [this] { return new Threads(options.mostConnections); };
     set_tcp_nodelay(true);
     set_payload_max_length(options.mostBody);
@@ -237,6 +313,8 @@ public:
       current->mustClose = true;
       if (current->isTooLarge)
         r.status = 413;
+      if (current->lacksRoom)
+        r.status = 503;
       r.set_header("Connection", "close");
       const std::string why = whyRefused(q, r);  // may set the status
       give(options.refuse(r.status, why), q, r);
@@ -257,6 +335,10 @@ public:
   }
 
   bool bind(std::string &why) {
+    if (!ending.isUsable()) {
+      why = std::strerror(errno);
+      return false;
+    }
     boundPort = options.port ? options.port : bind_to_any_port(options.host);
     errno = 0;
     const bool isBound = options.port ? bind_to_port(options.host, options.port) : boundPort > 0;
@@ -274,8 +356,11 @@ public:
     isEnded = true;
     return isStopping;
   }
+  void drain() override { ending.drain(); }
+  int64_t answering() const override { return requests; }
   void stop() override {
     isStopping = true;
+    ending.stop();
     while (isStarted && !isEnded && !is_running())
       std::this_thread::yield();
     httplib::Server::stop();
@@ -286,7 +371,7 @@ public:
 
 private:
   bool process_and_close_socket(socket_t fd) override {
-    Connection c(fd, options);
+    Connection c(fd, options, ending);
     current = &c;
     if (isOneTooMany) {
       refuseOneTooMany(c);
@@ -313,6 +398,7 @@ private:
       c.endReading();
   }
   void leave(Connection &c) {
+    c.finish();
     const std::lock_guard lock(mutex);
     connections.erase(&c);
   }
@@ -324,7 +410,11 @@ private:
     c.httplib::Stream::write(a.body);
   }
 
-  void answer(const httplib::Request &q, httplib::Response &r) { give(options.handler(requestOf(q), *current), q, r); }
+  void answer(const httplib::Request &q, httplib::Response &r) {
+    if (!ending.isDraining())
+      current->answering.emplace(requests);
+    give(options.handler(requestOf(q), *current), q, r);
+  }
 
   static HttpRequest requestOf(const httplib::Request &q) {
     return {.method = q.method,
@@ -334,19 +424,19 @@ private:
             .contentType = q.get_header_value("Content-Type"),
             .authorization = q.get_header_value("Authorization")};
   }
-  static void give(HttpAnswer a, const httplib::Request &q, httplib::Response &r) {
+  void give(HttpAnswer a, const httplib::Request &q, httplib::Response &r) const {
+    bool hasRoom = true;
+    if (a.stream && q.version == "HTTP/1.0")  // has no chunks
+      hasRoom = collect(a);
+    else if (!a.stream && a.body.size() > surelyBuffered)
+      hasRoom = current->held.take(int64_t(a.body.size()));
+    if (!hasRoom)
+      a = options.refuse(503, noRoom());
     r.status = a.status;
     for (const auto &[name, value] : a.headers)
       r.set_header(name, value);
     if (!a.stream)
       return r.set_content(a.body, a.type);
-    if (q.version == "HTTP/1.0") {  // has no chunks
-      a.stream([&](std::string_view piece) {
-        a.body += piece;
-        return !current->isGone();
-      });
-      return r.set_content(a.body, a.type);
-    }
     r.set_chunked_content_provider(a.type, [stream = std::move(a.stream)](size_t, httplib::DataSink &sink) {
       try {
         stream([&](std::string_view piece) { return piece.empty() || sink.write(piece.data(), piece.size()); });
@@ -356,6 +446,21 @@ private:
       sink.done();
       return true;
     });
+  }
+  /// Makes a whole answer of a stream. False if there is no room for it.
+  static bool collect(HttpAnswer &a) {
+    bool hasRoom = true;
+    std::exchange(a.stream, nullptr)([&](std::string_view piece) {
+      hasRoom = hasRoom && current->held.take(int64_t(piece.size()));
+      if (hasRoom)
+        a.body += piece;
+      return hasRoom && !current->isGone();
+    });
+    return hasRoom;
+  }
+  std::string noRoom() const {
+    return "requests and answers of all clients fill the " + std::to_string(options.bytes->limit() >> 20) +
+           " MiB that there are for them: ask again";
   }
   /// The status for a request of which it is not certain where it ends; 0 if it is.
   static int problemOfFraming(const httplib::Request &q) {
@@ -392,12 +497,18 @@ private:
       return "the path is too long";
     case 415:
       return "compressed bodies are not taken";
+    case 503:
+      return noRoom();
     default:
       return "this is no request of HTTP/1.1, or it did not come in time";
     }
   }
 
+  /// So much a connection's buffer takes whatever its client does.
+  static constexpr size_t surelyBuffered = 16 << 10;
   const HttpOptions options;
+  Ending ending;
+  std::atomic<int64_t> requests = 0;  // that are being answered
   int boundPort = 0;
   std::atomic<bool> isStarted = false, isStopping = false, isEnded = false;
   std::mutex mutex;
