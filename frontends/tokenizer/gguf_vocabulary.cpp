@@ -124,10 +124,7 @@ Tokenizer byteLevelBpe(const GgufVocabulary &v, const std::string &file) {
     bpe.merges.emplace_back(l->second, r->second);
     bpe.into.push_back(both->second);
   }
-  if (v.addBos && v.bos >= 0)
-    p->before.push_back(v.bos);
-  if (v.addEos && v.eos >= 0)
-    p->after.push_back(v.eos);
+  p->surround(v.addBos ? v.bos : -1, v.addEos ? v.eos : -1);
   p->endOfText = v.eos;
   return finishByteLevel(std::move(p), bpe, file);
 }

@@ -1,5 +1,6 @@
 // Tokenizers that gptc makes itself, GPT-2's merges, and how they are written as tokenizer.json, which `tokenizers` of
 // Hugging Face reads. All kinds fit: byte and char are BPE without merges, char without the ByteLevel step.
+#include "frontends/tokenizer/json_parts.h"
 #include "frontends/tokenizer/pipeline.h"
 #include "frontends/tokenizer/printable.h"
 #include "frontends/tokenizer/training.h"
@@ -62,26 +63,6 @@ Json preTokenizerJson(const BpeParts &bpe) {
   return {{"type", "Sequence"}, {"pretokenizers", steps}};
 }
 
-/// Null if nothing is put around a text.
-Json postProcessorJson(const Pipeline &p) {
-  if (p.before.empty() && p.after.empty())
-    return {};
-  Json single = Json::array(), tokens = Json::object();
-  auto put = [&](int32_t id) {
-    const std::string &name = p.pieces[size_t(id)];
-    single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
-    tokens[name] = {{"id", name}, {"ids", Json::array({id})}, {"tokens", Json::array({name})}};
-  };
-  for (int32_t id : p.before)
-    put(id);
-  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
-  for (int32_t id : p.after)
-    put(id);
-  Json pair = single;
-  pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
-  return {{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
-}
-
 }  // namespace
 
 std::string bpeJson(const Pipeline &p, const BpeParts &bpe) {
@@ -94,13 +75,7 @@ std::string bpeJson(const Pipeline &p, const BpeParts &bpe) {
   for (const auto &[left, right] : bpe.merges)
     pairs.push_back(written(left) + " " + written(right));
   for (const AddedToken &t : bpe.added)
-    added.push_back({{"id", t.id},
-                     {"content", t.content},
-                     {"single_word", t.singleWord},
-                     {"lstrip", t.stripLeft},
-                     {"rstrip", t.stripRight},
-                     {"normalized", t.normalized},
-                     {"special", t.special}});
+    added.push_back(addedTokenJson(t));
   Json model = {{"type", "BPE"},
                 {"dropout", nullptr},
                 {"unk_token", nullptr},
@@ -118,7 +93,7 @@ std::string bpeJson(const Pipeline &p, const BpeParts &bpe) {
                      {"added_tokens", added},
                      {"normalizer", nullptr},
                      {"pre_tokenizer", p.bytes ? preTokenizerJson(bpe) : Json()},
-                     {"post_processor", postProcessorJson(p)},
+                     {"post_processor", postProcessorJson(p.single, [&](int32_t id) { return p.pieces[size_t(id)]; })},
                      {"decoder", p.bytes ? byteLevelJson(bpe) : Json{{"type", "Fuse"}}},
                      {"model", std::move(model)}};
   return file.dump(1) + "\n";

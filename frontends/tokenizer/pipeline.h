@@ -23,12 +23,11 @@ struct Pipeline {
   std::unique_ptr<Normalizer> normalizer;      // null: none
   std::unique_ptr<PreTokenizer> preTokenizer;  // null: a text is one word
   std::unique_ptr<Model> model;
-  bool bytes = false;                  // the model takes bytes
-  bool printed = false;                // but words come with a printable character for each
-  std::unique_ptr<Decoder> decoder;    // null: a text is the concatenation of its pieces
-  std::vector<int32_t> before, after;  // control tokens around a text
-  std::vector<SequencePart> single;    // the same with types; empty: all are 0
-  std::vector<SequencePart> pair;      // around two texts; empty: not known
+  bool bytes = false;                                // the model takes bytes
+  bool printed = false;                              // but words come with a printable character for each
+  std::unique_ptr<Decoder> decoder;                  // null: a text is the concatenation of its pieces
+  std::vector<SequencePart> single = {{.text = 0}};  // what is put around a text
+  std::vector<SequencePart> pair;                    // around two texts; empty: not known
   int32_t endOfText = -1;
   bool cutsAnywhere = false;  // each character is a token
   TokenizerFile file;
@@ -37,6 +36,8 @@ struct Pipeline {
   void place(int64_t id, std::string text, const std::string &where);
   /// Makes it one of the control tokens.
   void setControl(int32_t id);
+  /// Puts tokens around a text, with type 0; -1: none.
+  void surround(int32_t before, int32_t after);
   /// Looks for the token that ends a document, by its usual names; not if one is set.
   void findEndOfText();
 };

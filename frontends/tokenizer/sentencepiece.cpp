@@ -358,10 +358,7 @@ Tokenizer sentencePieceTokenizer(SentencePieceModel model, TokenizerFile content
   };
   const int32_t bos = idOf(model.bos), eos = idOf(model.eos);
   p->endOfText = eos;
-  if (addBos && bos >= 0)
-    p->before.push_back(bos);
-  if (addEos && eos >= 0)
-    p->after.push_back(eos);
+  p->surround(addBos ? bos : -1, addEos ? eos : -1);
   p->file = std::move(content);
   return Tokenizer(std::shared_ptr<const Pipeline>(std::move(p)));
 }

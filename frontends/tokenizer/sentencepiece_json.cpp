@@ -1,4 +1,5 @@
 // SentencePiece's models in the format of Hugging Face's `tokenizers`, as transformers converts those of Llama.
+#include "frontends/tokenizer/json_parts.h"
 #include "frontends/tokenizer/sentencepiece.h"
 #include "support/json.h"
 
@@ -78,13 +79,7 @@ private:
     for (size_t id = 0; id < m.pieces.size(); ++id)
       if (const auto &p = m.pieces[id];
           p.type == Type::unknown || p.type == Type::control || p.type == Type::userDefined)
-        all.push_back({{"id", id},
-                       {"content", p.text},
-                       {"single_word", false},
-                       {"lstrip", false},
-                       {"rstrip", false},
-                       {"normalized", false},
-                       {"special", p.type != Type::userDefined}});
+        all.push_back(addedTokenJson({.id = int32_t(id), .content = p.text, .special = p.type != Type::userDefined}));
     return all;
   }
 
@@ -111,22 +106,18 @@ private:
   }
 
   Json postProcessor() const {
-    Json single = Json::array(), tokens = Json::object();
-    auto put = [&](const std::string &name, bool wanted) {
-      const auto it = ids.find(name);
-      if (!wanted || it == ids.end() || m.pieces[size_t(it->second)].type != Type::control)
-        return;
-      single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
-      tokens[name] = {{"id", name}, {"ids", Json::array({it->second})}, {"tokens", Json::array({name})}};
-    };
-    put(m.bos, addBos);
-    single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
-    put(m.eos, addEos);
-    if (tokens.empty())
-      return nullptr;
-    Json pair = single;
-    pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
-    return {{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
+    std::vector<SequencePart> parts = {{.text = 0}};
+    if (const int32_t bos = controlOf(m.bos); addBos && bos >= 0)
+      parts.insert(parts.begin(), {.token = bos});
+    if (const int32_t eos = controlOf(m.eos); addEos && eos >= 0)
+      parts.push_back({.token = eos});
+    return postProcessorJson(parts, [&](int32_t id) { return m.pieces[size_t(id)].text; });
+  }
+
+  /// -1 if there is no such control token.
+  int32_t controlOf(const std::string &name) const {
+    const auto it = ids.find(name);
+    return it != ids.end() && m.pieces[size_t(it->second)].type == Type::control ? int32_t(it->second) : -1;
   }
 
   Json unigram() const {

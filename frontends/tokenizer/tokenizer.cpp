@@ -11,6 +11,7 @@
 #include "support/gguf/gguf_file.h"
 #include "support/json.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
 
 #include <filesystem>
@@ -38,6 +39,13 @@ void Pipeline::setControl(int32_t id) {
   if (control.size() <= size_t(id))
     control.resize(size_t(id) + 1);
   control[size_t(id)] = true;
+}
+
+void Pipeline::surround(int32_t before, int32_t after) {
+  if (before >= 0)
+    single.insert(single.begin(), {.token = before});
+  if (after >= 0)
+    single.push_back({.token = after});
 }
 
 void Pipeline::findEndOfText() {
@@ -113,8 +121,10 @@ int64_t Tokenizer::encode(std::string_view text, std::vector<int32_t> &out, cons
   const RegexWork bound(text.size());
   if (!takesBytes(p))
     requireUtf8(text, "the text");
+  const auto own = llvm::find_if(p.single, [](const SequencePart &s) { return s.text == 0; });
   if (options.addSpecial && !options.continues)
-    out.insert(out.end(), p.before.begin(), p.before.end());
+    for (auto s = p.single.begin(); s != own; ++s)
+      out.push_back(s->token);
   WordEncoder encoder(p, *cache, out);
   // A vocabulary may have its control tokens as words, too.
   auto encodeWords = [&](std::string_view words, Place place) {
@@ -163,7 +173,8 @@ int64_t Tokenizer::encode(std::string_view text, std::vector<int32_t> &out, cons
         encodeWords(i.text, {start && i.text.data() == rest.data(), continues});
   }
   if (options.addSpecial && !options.continued)
-    out.insert(out.end(), p.after.begin(), p.after.end());
+    for (auto s = own + 1; s != p.single.end(); ++s)
+      out.push_back(s->token);
   return found;
 }
 
@@ -174,18 +185,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
 }
 
 std::vector<SequencePart> Tokenizer::sequenceOf(int texts) const {
-  const Pipeline &p = *pipeline;
-  if (texts == 2)
-    return p.pair;
-  if (!p.single.empty())
-    return p.single;
-  std::vector<SequencePart> parts;
-  for (const int32_t id : p.before)
-    parts.push_back({.token = id});
-  parts.push_back({.text = 0});
-  for (const int32_t id : p.after)
-    parts.push_back({.token = id});
-  return parts;
+  return texts == 2 ? pipeline->pair : pipeline->single;
 }
 
 CutPoint Tokenizer::cut() const {

@@ -485,11 +485,7 @@ private:
 
   /// Puts a template around what an earlier one makes of a text. What two make of a pair is not known.
   void surround(const std::vector<SequencePart> &single, std::vector<SequencePart> pair) {
-    const bool isFirst = p->single.empty();
-    std::vector<SequencePart> inner = {{.text = 0}};
-    if (!isFirst)
-      inner = std::move(p->single);
-    p->single.clear();
+    const std::vector<SequencePart> inner = std::exchange(p->single, {});
     for (const SequencePart &outer : single) {
       if (outer.text < 0) {
         p->single.push_back(outer);
@@ -500,13 +496,7 @@ private:
         p->single.push_back(s);
       }
     }
-    p->pair = isFirst ? std::move(pair) : std::vector<SequencePart>();
-    p->before.clear();
-    p->after.clear();
-    const auto text = llvm::find_if(p->single, [](const SequencePart &s) { return s.text == 0; });
-    for (auto s = p->single.begin(); s != p->single.end(); ++s)
-      if (s != text)
-        (s < text ? p->before : p->after).push_back(s->token);
+    p->pair = std::exchange(hasTemplate, true) ? std::vector<SequencePart>() : std::move(pair);
   }
 
   void readPostProcessor(const Json &post, const std::string &where = "post_processor") {
@@ -587,6 +577,7 @@ private:
   std::unique_ptr<Pipeline> p;
   std::vector<AddedToken> added;
   std::set<std::string> contents;  // of the added tokens
+  bool hasTemplate = false;        // a post-processor's
   VocabularyIds known;
 };
 

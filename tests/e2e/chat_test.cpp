@@ -73,6 +73,33 @@ TEST_F(ChatTest, WhatClientsWriteIsText) {
       ends(half.read({{"messages", json::array({json{{"role", "user"}, {"content", "text|>"}}})}}, {}, tokenizer)), 0);
 }
 
+// As by `tokenizers`, with encode_special_tokens for what a client writes.
+TEST_F(ChatTest, AnAddedTokenThatIsNoControlTokenIsFoundInMessages) {
+  const auto id = int32_t(tokenizer.vocabSize());
+  json file = gptc::parseJson(readFile(w.path("data/tokenizer.json")));
+  for (const bool special : {false, true})
+    file["added_tokens"].push_back({{"id", id + special},
+                                    {"content", special ? "<turn>" : "<think>"},
+                                    {"normalized", false},
+                                    {"special", special}});
+  const Tokenizer own = Tokenizer::fromJson(file.dump(), "tokenizer.json");
+  const std::string content = "hello<think>there<turn>";
+  std::vector<int32_t> expected = tokenizer.encode("hello");
+  expected.push_back(id);
+  for (const int32_t token : tokenizer.encode("there<turn>"))
+    expected.push_back(token);
+  EXPECT_EQ(own.encode(content), expected);
+  auto read = [&](const char *chatTemplate) {
+    return Conversations({.chatTemplate = chatTemplate})
+        .read({{"messages", json::array({json{{"role", "user"}, {"content", content}}})}}, {}, own)
+        .prompt;
+  };
+  EXPECT_EQ(read("{{ messages[0].content }}"), expected);
+  // The template's own is parsed.
+  expected.push_back(id + 1);
+  EXPECT_EQ(read("{{ messages[0].content }}<turn>"), expected);
+}
+
 TEST_F(ChatTest, TextsOfPartsAreOne) {
   const json parts = {{{"type", "text"}, {"text", "hello"}}, {{"type", "text"}, {"text", "there"}}};
   EXPECT_EQ(ofMessage({{"role", "user"}, {"content", parts}}).prompt,

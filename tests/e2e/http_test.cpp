@@ -36,6 +36,7 @@ protected:
     server = listenHttp(
         {.port = 0,
          .bytes = &*bytes,
+         .body = 3000,
          .write = 3000,
          .lastWrite = lastWrite,
          .routes = {{"GET", "/small"}, {"GET", "/large"}, {"GET", "/endless"}, {"POST", "/small"}},
