@@ -66,7 +66,10 @@ constexpr const char *kKeyHeads = "attention.head_count_kv", *kVocabSize = "voca
                      *kValueLength = "attention.value_length", *kScaling = "rope.scaling.type",
                      *kFactor = "rope.scaling.factor", *kOriginal = "rope.scaling.original_context_length",
                      *kBetaFast = "rope.scaling.yarn_beta_fast", *kBetaSlow = "rope.scaling.yarn_beta_slow",
-                     *kFactors = "rope_freqs.weight";
+                     *kFactors = "rope_freqs.weight", *kPooling = "pooling_type";
+
+/// Of vectors of texts, as llama.cpp numbers them. 0 is none.
+constexpr std::pair<const char *, uint32_t> kPoolings[] = {{"mean", 1}, {"cls", 2}, {"last", 3}};
 
 /// The bounds of YaRN that llama.cpp has for these architectures.
 constexpr double kGgufBetaFast = 32, kGgufBetaSlow = 1;
@@ -108,7 +111,7 @@ const std::map<std::string, std::set<std::string>> &onlyBuilt() {
       {"expert_count", {"0"}},
       {"expert_used_count", {"0"}},
       {"use_parallel_residual", {"false"}},
-      {"pooling_type", {"0"}},
+      {kPooling, {"0", "1", "2", "3"}},
       {"logit_scale", {"1"}},
       {"residual_scale", {"1"}},
       {"embedding_scale", {"1"}},
@@ -446,7 +449,7 @@ private:
         add(ErrorCode::UnknownKey, fmt::format("unknown key {} = {}", key, f.shown(key)),
             "it may change what the model computes, and nothing in gptc knows it");
       else if (!only->second.count(f.shown(key)))
-        notBuilt(fmt::format("{} = {}", key, f.shown(key)), *only->second.begin());
+        notBuilt(fmt::format("{} = {}", key, f.shown(key)), fmt::format("{}", fmt::join(only->second, " or ")));
     }
   }
 
@@ -566,6 +569,20 @@ GgufComparison compareGguf(const std::string &file, const ModelConfig &model) {
   return result;
 }
 
+std::optional<std::string> ggufPooling(const GgufFile &file) {
+  const auto number = file.integer(file.text("general.architecture").value_or("") + "." + kPooling);
+  for (const auto &[word, theirs] : kPoolings)
+    if (number == theirs)
+      return word;
+  return std::nullopt;
+}
+
+void addPooling(GgufMetadata &metadata, const std::string &pooling) {
+  for (const auto &[word, theirs] : kPoolings)
+    if (pooling == word)
+      metadata.keys.emplace_back(metadata.architecture + "." + kPooling, theirs);
+}
+
 GgufMetadata ggufMetadata(const ModelConfig &model, const std::string &name, GgmlType type) {
   const Architecture *chosen = nullptr;
   std::vector<std::string> fewest;
@@ -600,7 +617,7 @@ GgufMetadata ggufMetadata(const ModelConfig &model, const std::string &name, Ggm
   say("general.type", std::string("model"));
   say("general.name", name);
   say("general.file_type", *kind);
-  say("general.quantization_version", uint32_t(2));
+  say(kGgmlBlocksKey, kGgmlBlocks);
   say(kGgufMadeBy, std::string(kGgufMaker));
   for (const Row &r : kRows)
     say(prefix + r.theirs, uint32_t(model.*r.member));

@@ -7,6 +7,7 @@
 #include "support/gguf/gguf_file.h"
 #include "support/gguf/gguf_writer.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,5 +41,11 @@ constexpr const char *kGgufMadeBy = "gptc.made_by", *kGgufMaker = "gptc export",
 /// The architecture that holds a complete [model], and its keys in a file whose matrices are of format `type`. `name`
 /// is what other programs show. Throws UserError(NotBuiltYet) if none does, with the keys that differ from the nearest.
 GgufMetadata ggufMetadata(const ModelConfig &model, const std::string &name, GgmlType type);
+
+/// How vectors of texts are made of those of their tokens, by ARCHITECTURE.pooling_type: "mean", "cls" or "last". None
+/// if the file does not say, or says that each token has its own. Throws UserError(CheckpointDamaged).
+std::optional<std::string> ggufPooling(const GgufFile &file);
+/// Adds the key that says so.
+void addPooling(GgufMetadata &metadata, const std::string &pooling);
 
 }  // namespace gptc

@@ -22,8 +22,7 @@ namespace {
 
 constexpr int64_t kPiece = 1 << 15, kBatch = 64;  // elements that a thread takes, and pieces before bytes are written
 
-constexpr const char *kFileType = "general.file_type", *kVersion = "general.quantization_version";
-constexpr uint32_t kVersionOfBlocks = 2;
+constexpr const char *kFileType = "general.file_type";
 
 bool isMatrix(llvm::StringRef name, llvm::ArrayRef<int64_t> shape) {
   if (shape.size() < 2 || !name.ends_with(".weight"))
@@ -211,7 +210,7 @@ void setFormatKeys(GgufKeys &keys, const std::vector<WrittenTensor> &all) {
   if (const std::optional<uint32_t> number = fileTypeOf(all))
     set(keys, kFileType, *number);
   if (llvm::any_of(all, [](const WrittenTensor &t) { return t.to != t.from && t.to->elements > 1; }))
-    set(keys, kVersion, kVersionOfBlocks);
+    set(keys, kGgmlBlocksKey, kGgmlBlocks);
 }
 
 void writeRounded(GgufWriter &out, WrittenTensor &t, const ReadElements &read, ThreadPool &pool, bool measure) {

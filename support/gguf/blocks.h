@@ -38,6 +38,10 @@ struct GgmlFormat {
   int64_t bytesOf(int64_t n) const { return n / elements * bytes; }
 };
 
+/// The version of the layouts of blocks, GGML_QNT_VERSION of ggml, and the key by which a file says which it has.
+constexpr uint32_t kGgmlBlocks = 2;
+constexpr const char *kGgmlBlocksKey = "general.quantization_version";
+
 /// The format of this number; null if ggml has none.
 const GgmlFormat *ggmlFormat(uint32_t number);
 const GgmlFormat &ggmlFormat(GgmlType type);

@@ -121,6 +121,7 @@ public:
     for (uint64_t i = 0; i < tensors; ++i)
       readTensor();
     place();
+    requireKnownBlocks();
   }
 
 private:
@@ -273,6 +274,17 @@ private:
     for (size_t i = 1; i < sorted.size(); ++i)
       if (sorted[i]->at < sorted[i - 1]->at + sorted[i - 1]->bytes)
         f.damaged(fmt::format("tensors {} and {} overlap", sorted[i - 1]->name, sorted[i]->name));
+  }
+
+  /// Files of newer versions have other blocks under the same numbers; there is none of an older one.
+  void requireKnownBlocks() const {
+    const int64_t version = f.integer(kGgmlBlocksKey).value_or(kGgmlBlocks);
+    const auto block = llvm::find_if(f.all, [](const GgufTensor &t) { return t.format->elements > 1; });
+    if (version != kGgmlBlocks && block != f.all.end())
+      throw UserError(ErrorCode::NotBuiltYet,
+                      fmt::format("{}: {} = {}, and blocks of {}, as of tensor {}, are read of version {}", f.path,
+                                  kGgmlBlocksKey, version, block->format->name, block->name, kGgmlBlocks),
+                      "take weights of 16 or 32 bits, or convert the original ones again");
   }
 
   GgufFile &f;

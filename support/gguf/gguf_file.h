@@ -43,7 +43,7 @@ struct GgufTensor {
 class GgufFile {
 public:
   /// Reads and checks everything but the tensors' bytes. Throws UserErrors FileMissing, NotBuiltYet (another version,
-  /// big-endian, a format that ggml has not or no longer) and CheckpointDamaged for anything else.
+  /// of blocks too, big-endian, a format that ggml has not or no longer) and CheckpointDamaged for anything else.
   explicit GgufFile(const std::string &path);
 
   const std::string path;

@@ -159,6 +159,31 @@ TEST_F(Quantize, RunsAndFoldersGiveTheSameFile) {
   refused({out, "-o", got, "--type", "q4_0", "--keep", "blk.7.*"}, 2, "GPTC0101", "--keep blk.7.* names no tensor");
 }
 
+TEST_F(Quantize, WhatAFolderSaysOfVectorsStaysSaid) {
+  ASSERT_NO_FATAL_FAILURE(train());
+  const std::string folder = w.path("hf"), file = w.path("x.gguf");
+  ASSERT_EQ(w.gptc({"export", out, "-o", folder}).code, 0);
+  fs::create_directory(folder + "/1_Pooling");
+  writeFile(folder + "/modules.json",
+            json::array({{{"type", "sentence_transformers.models.Pooling"}, {"path", "1_Pooling"}}}).dump());
+  auto expectNote = [&](const char *mode, const std::string &says) {
+    writeFile(folder + "/1_Pooling/config.json", json{{"pooling_mode", mode}}.dump());
+    quantize(folder, file, "q8_0");
+    const Result r = w.gptrun({"embed", file, "--text", "the cats"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_NE(r.output.find("note: vectors are " + says + " (--pooling"), std::string::npos) << r.output;
+  };
+  expectNote("lasttoken", "those of a text's last token");
+  EXPECT_EQ(GgufFile(file).integer("llama.pooling_type"), 3);
+  // Files out of such a file, too.
+  quantize(file, w.path("y.gguf"), "bf16", {"--requantize"});
+  EXPECT_EQ(GgufFile(w.path("y.gguf")).integer("llama.pooling_type"), 3);
+  expectNote("cls", "those of a text's first token");
+  // What gptc does not know is not said.
+  expectNote("max", "the mean of a text's tokens");
+  EXPECT_FALSE(GgufFile(file).has("llama.pooling_type"));
+}
+
 TEST_F(Quantize, SaysWhatBecameOfTheTensors) {
   ASSERT_NO_FATAL_FAILURE(train());
   const std::string to = w.path("small.gguf");

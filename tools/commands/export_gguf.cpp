@@ -2,6 +2,7 @@
 
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/gguf/vocabulary.h"
+#include "frontends/hf_pooling.h"
 #include "frontends/model_builder.h"
 #include "runtime/checkpoint/gguf_weights.h"
 #include "support/diagnostics.h"
@@ -38,8 +39,24 @@ void requireReplaceable(const std::string &file) {
                     "remove it, or choose another name with -o");
 }
 
+namespace {
+
+/// What the folder says of vectors of texts; "" if nothing that gptc knows.
+std::string poolingOf(const std::string &folder) {
+  try {
+    return readHfPooling(folder).pooling.value_or("");
+  } catch (const UserError &e) {
+    if (e.diagnostics[0].code != ErrorCode::NotBuiltYet)
+      throw;
+    return "";
+  }
+}
+
+}  // namespace
+
 GgufExported exportGguf(const std::string &file, const GgufExport &what) {
   GgufMetadata metadata = ggufMetadata(what.config.model, what.name, what.rounding.type);
+  addPooling(metadata, poolingOf(what.folder));
   std::optional<GgufVocabulary> vocabulary;
   GgufExported done;
   if (what.described.count("tokenizer.json"))

@@ -20,7 +20,7 @@ struct GgufExport {
   const Config &config;       // complete, as readConfig("", plan.model) gives it: its [model] is exported
   const TensorFiles &source;  // the weights of a checkpoint, or others under its names
   const HfFiles &described;   // tokenizer.json and what lies beside it; without it the file gets no vocabulary
-  std::string folder;         // of those, for messages
+  std::string folder;         // of those
   std::string name;           // what other programs show
   GgufRounding rounding;
 };
@@ -35,7 +35,7 @@ struct GgufExported {
   std::vector<WrittenTensor> tensors;
 };
 
-/// Throws UserErrors: those of ggufMetadata, vocabularyOf, buildModel and writeGguf.
+/// Throws UserErrors: those of ggufMetadata, readHfPooling, vocabularyOf, buildModel and writeGguf.
 GgufExported exportGguf(const std::string &file, const GgufExport &what);
 
 }  // namespace gptc

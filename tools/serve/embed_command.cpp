@@ -1,5 +1,6 @@
 #include "tools/serve/embed_command.h"
 
+#include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_pooling.h"
 #include "support/atomic_file.h"
 #include "support/diagnostics.h"
@@ -98,11 +99,12 @@ private:
 }  // namespace
 
 std::vector<Option> addVectorOptions(Command command, VectorChoice &choice) {
-  const Option pooling = command
-                             .option("--pooling", choice.pooling,
-                                     "the vector of a text is the mean of its tokens', or that of the first or last; "
-                                     "default: what the model's folder says (modules.json), else mean")
-                             .oneOf({"mean", "cls", "last"});
+  const Option pooling =
+      command
+          .option("--pooling", choice.pooling,
+                  "the vector of a text is the mean of its tokens', or that of the first or last; "
+                  "default: what the model's files say (modules.json, GGUF's pooling_type), else mean")
+          .oneOf({"mean", "cls", "last"});
   const Option normalize = command.flag("--normalize", choice.normalize, "vectors of length 1");
   const Option keep =
       command.flag("--keep-length", choice.keepLength, "vectors not of length 1, whatever the folder says")
@@ -123,6 +125,8 @@ void VectorChoice::settle(const std::string &model) {
   std::error_code e;
   if (std::filesystem::is_directory(model, e))
     said = readHfPooling(model, pooling.empty());
+  else if (!model.empty())
+    said.pooling = ggufPooling(GgufFile(model));
   how = *poolingOf(!pooling.empty() ? pooling : said.pooling.value_or("mean"));
   normalized = normalize || (said.normalized && !keepLength);
   most = said.mostTokens;

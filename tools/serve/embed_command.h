@@ -12,9 +12,9 @@
 
 namespace gptc {
 
-/// How vectors are made: by options, and by what a model's folder says.
+/// How vectors are made: by options, and by what a model's files say.
 struct VectorChoice {
-  std::string pooling;  // "": what the folder says, else mean
+  std::string pooling;  // "": what the files say, else mean
   bool normalize = false, keepLength = false;
 
   Pooling how = Pooling::mean;  // both, and `most`, are set by settle()
@@ -25,8 +25,8 @@ struct VectorChoice {
 
   /// The longest text in tokens, of a model with this context.
   int64_t longest(int64_t context) const { return most ? std::min(most, context) : context; }
-  /// Reads the folder (frontends/hf_pooling.h); `model`: "" for a plan. Says what it found on standard error. Throws
-  /// what readHfPooling throws.
+  /// Reads the folder (frontends/hf_pooling.h) or GGUF file; `model`: "" for a plan. Says what it found on standard
+  /// error. Throws what readHfPooling and ggufPooling throw.
   void settle(const std::string &model);
 };
 /// Adds --pooling, --normalize and --keep-length, and returns them.

@@ -426,6 +426,19 @@ TEST_F(Gguf, WhatIsNoGgufOrAnotherOneIsRefusedByName) {
             "208 : tensor t is of ggml's type Q4_2, which ggml no longer has");
   EXPECT_EQ(problemOf(Raw().header(1, 0).tensor("t", {256}, 4711, 0).data(999).bytes),
             "208 : tensor t is of ggml's type 4711, which gptc does not know");
+  auto versioned = [&](uint32_t version, uint32_t format, size_t bytes) {
+    return problemOf(Raw()
+                         .header(1, 1)
+                         .key("general.quantization_version", 4)
+                         .put(version)
+                         .tensor("t", {256}, format, 0)
+                         .data(bytes)
+                         .bytes);
+  };
+  EXPECT_EQ(versioned(2, uint32_t(GgmlType::q8_0), 256 / 32 * 34), "");
+  EXPECT_EQ(versioned(3, uint32_t(GgmlType::f16), 512), "");
+  EXPECT_EQ(versioned(3, uint32_t(GgmlType::q8_0), 256 / 32 * 34),
+            "208 : general.quantization_version = 3, and blocks of Q8_0, as of tensor t, are read of version 2");
 }
 
 TEST_F(Gguf, HostileSizesAndNamesAreRefused) {

@@ -159,6 +159,20 @@ TEST_F(GgufModel, EachDifferenceIsAnErrorWithBothValues) {
             Texts{"504  is no valid GGUF file: it does not begin with GGUF"});
 }
 
+TEST_F(GgufModel, PoolingIsLlamaCppsNumber) {
+  EXPECT_EQ(ggufPooling(GgufFile(made(llamaKeys, embeddings))), std::nullopt);
+  const std::pair<uint32_t, std::optional<std::string>> all[] = {
+      {0, std::nullopt}, {1, "mean"}, {2, "cls"}, {3, "last"}};
+  for (const auto &[number, word] : all) {
+    const GgufFile file(made(with(llamaKeys, "llama.pooling_type", number), embeddings));
+    EXPECT_EQ(ggufPooling(file), word) << number;
+    EXPECT_EQ(problems([&] { importGguf(file); }), Texts{}) << number;
+    GgufMetadata metadata{"llama", llamaKeys, {}};
+    addPooling(metadata, word.value_or(""));
+    EXPECT_EQ(ggufPooling(GgufFile(made(metadata.keys, embeddings))), word);
+  }
+}
+
 TEST_F(GgufModel, WhatModelHasNoKeyForIsRefusedByName) {
   struct Case {
     const char *key;
@@ -182,6 +196,7 @@ TEST_F(GgufModel, WhatModelHasNoKeyForIsRefusedByName) {
        "208 : llama.attention.sliding_window = 4096, but only 0 is built"},
       {"llama.expert_count", uint32_t(8), "208 : llama.expert_count = 8, but only 0 is built"},
       {"llama.logit_scale", 16.f, "208 : llama.logit_scale = 16, but only 1 is built"},
+      {"llama.pooling_type", uint32_t(4), "208 : llama.pooling_type = 4, but only 0 or 1 or 2 or 3 is built"},
       {"llama.new_trick", true, "202 : unknown key llama.new_trick = true"},
       {"other.key", std::vector<int32_t>{1, 2}, "202 : unknown key other.key = an array of 2 integers"},
       {"general.type", std::string("adapter"), "208 : general.type = \"adapter\", but only \"model\" is built"},
