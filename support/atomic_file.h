@@ -11,7 +11,8 @@ namespace gptc {
 /// For files that a user named on a command line. Functions throw UserErrors DiskFull and Unwritable.
 class AtomicFile {
 public:
-  /// Opens a temporary file in the folder of `path`; refuses a path that is there and no regular file.
+  /// Opens a temporary file in the folder of `path`, its name with .tmp and the number of this process; removes those
+  /// of processes that are no more. Refuses a path that is there and no regular file.
   explicit AtomicFile(std::string path);
   /// Removes the temporary file if commit() was not called.
   ~AtomicFile();

@@ -5,13 +5,17 @@
 #include "support/diagnostics.h"
 #include "support/words.h"
 
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/BLAKE3.h"
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -209,13 +213,45 @@ void writeFileAtomically(const std::string &file, std::string_view content) {
   out.commit();
 }
 
+namespace {
+
+/// The process that wrote a temporary file of `path`, by its name; 0 for other names.
+pid_t writerOf(llvm::StringRef name, const std::string &path) {
+  pid_t pid = 0;
+  const bool is = name.consume_front(fs::path(path).filename().string() + ".tmp") && !name.starts_with("0") &&
+                  llvm::all_of(name, llvm::isDigit) && !name.getAsInteger(10, pid);
+  return is ? pid : 0;
+}
+
+/// Removes what killed processes left of `path`. A process of a container or a machine that shares the folder has a
+/// number that means nothing here, and holds a lock.
+void removeLeftOvers(const std::string &path) {
+  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    if (const pid_t pid = writerOf(it->path().filename().string(), path);
+        pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH)
+      found.push_back(it->path());
+  for (const fs::path &p : found) {
+    struct stat s{};
+    const Descriptor in{::open(p.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)};
+    if (in.fd >= 0 && ::fstat(in.fd, &s) == 0 && S_ISREG(s.st_mode) && ::flock(in.fd, LOCK_EX | LOCK_NB) == 0)
+      ::unlink(p.c_str());
+  }
+}
+
+}  // namespace
+
 AtomicFile::AtomicFile(std::string name) : path(std::move(name)), temporary(fmt::format("{}.tmp{}", path, ::getpid())) {
   // rename would replace a device or a pipe by a file.
   if (struct stat s; ::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
     failWrite(path, S_ISDIR(s.st_mode) ? EISDIR : EINVAL);
+  removeLeftOvers(path);
   fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0)
     failWrite(path, errno);
+  (void)::flock(fd, LOCK_EX | LOCK_NB);  // until it is closed; see removeLeftOvers
 }
 
 AtomicFile::~AtomicFile() {

@@ -5,9 +5,6 @@
 
 #include "llvm/ADT/STLExtras.h"
 
-#include <filesystem>
-#include <unistd.h>
-
 namespace gptc {
 namespace {
 
@@ -72,12 +69,7 @@ int64_t GgufWriter::Tensor::bytes() const {
 
 GgufWriter::GgufWriter(const std::string &path, const GgufKeys &keys, const std::vector<Tensor> &tensors,
                        int64_t alignment)
-    : path(path), temporary(fmt::format("{}.tmp{}", path, ::getpid())), alignment(alignment) {
-  // A rename would replace a device or a pipe by a file.
-  std::error_code e;
-  if (std::filesystem::exists(path, e) && !std::filesystem::is_regular_file(path, e))
-    throw UserError(ErrorCode::Unwritable, fmt::format("cannot write {}: it is no regular file", path),
-                    "name another file");
+    : alignment(alignment), file(path) {
   std::string header = "GGUF";
   put(header, uint32_t(3));
   put(header, uint64_t(tensors.size()));
@@ -99,26 +91,13 @@ GgufWriter::GgufWriter(const std::string &path, const GgufKeys &keys, const std:
     offset += padded(sizes.back());
   }
   header.resize(size_t(padded(int64_t(header.size()))));
-  file.emplace(temporary);
-  try {
-    file->write(header.data(), header.size());
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-}
-
-GgufWriter::~GgufWriter() {
-  if (!file)
-    return;
-  file.reset();
-  ::unlink(temporary.c_str());
+  file.append(header);
 }
 
 void GgufWriter::endTensors() {
   while (current < sizes.size() && written == sizes[current]) {
     const std::string zeros(size_t(padded(written) - written), 0);
-    file->write(zeros.data(), zeros.size());
+    file.append(zeros);
     ++current;
     written = 0;
   }
@@ -129,7 +108,7 @@ void GgufWriter::write(const void *data, size_t bytes) {
   for (size_t left = bytes; left;) {
     GPTC_CHECK(current < sizes.size(), "{} bytes behind the last tensor", left);
     const size_t here = std::min(left, size_t(sizes[current] - written));
-    file->write(from, here);
+    file.append({from, here});
     from += here;
     left -= here;
     written += int64_t(here);
@@ -139,11 +118,7 @@ void GgufWriter::write(const void *data, size_t bytes) {
 
 void GgufWriter::finish() {
   GPTC_CHECK(current == sizes.size(), "tensor {} of {} has {} bytes", current, sizes.size(), written);
-  file->finish();
-  replaceFile(temporary, path);
-  file.reset();
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  syncDir(folder.empty() ? "." : folder);
+  file.commit();
 }
 
 }  // namespace gptc

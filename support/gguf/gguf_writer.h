@@ -1,7 +1,7 @@
 // Writes the container GGUF, version 3, little-endian (gguf_file.h has its layout).
 #pragma once
 
-#include "support/files.h"
+#include "support/atomic_file.h"
 #include "support/gguf/blocks.h"
 
 #include <optional>
@@ -41,8 +41,6 @@ public:
   };
   /// `alignment`: a power of two, which general.alignment among the keys must say if it is not 32.
   GgufWriter(const std::string &path, const GgufKeys &keys, const std::vector<Tensor> &tensors, int64_t alignment = 32);
-  /// Removes what was written if finish() was not called.
-  ~GgufWriter();
   GgufWriter(const GgufWriter &) = delete;
   void write(const void *data, size_t bytes);
   /// Syncs the file and gives it its name. InternalError if bytes are missing.
@@ -53,9 +51,8 @@ private:
   /// `bytes` up to a multiple of the alignment.
   int64_t padded(int64_t bytes) const { return (bytes + alignment - 1) / alignment * alignment; }
 
-  std::string path, temporary;
   const int64_t alignment;
-  std::optional<SyncedFile> file;
+  AtomicFile file;
   std::vector<int64_t> sizes;  // of the tensors
   size_t current = 0;
   int64_t written = 0;  // of the current tensor
