@@ -3,6 +3,7 @@
 
 #include "ir/facts.h"
 #include "runtime/device/executor.h"
+#include "runtime/launch/cores.h"
 #include "runtime/train/session.h"
 #include "support/diagnostics.h"
 #include "support/json.h"
@@ -139,6 +140,16 @@ TEST_F(EstimateServing, APlanSaysWhatItsModelSays) {
     ASSERT_EQ(said.code, 0) << said.output;
     EXPECT_NE(said.output.find(note + ": fits into the 64.0 GiB"), std::string::npos) << said.output << note;
   }
+}
+
+// Before anything is measured.
+TEST_F(EstimateServing, MoreThreadsThanCpusAreSaid) {
+  const auto cpus = unsigned(orderedCpus().size());
+  const std::string nowhere = w.path("nowhere.toml");
+  const Result more = w.gptc({"estimate", nowhere, "--slots", "1", "--threads", std::to_string(cpus + 1)});
+  EXPECT_EQ(more.output.rfind(fmt::format("note: {} threads share the {} CPU", cpus + 1, cpus), 0), 0u) << more.output;
+  const Result all = w.gptc({"estimate", nowhere, "--slots", "1", "--threads", std::to_string(cpus)});
+  EXPECT_EQ(all.output.find("note:"), std::string::npos) << all.output;
 }
 
 TEST_F(EstimateServing, WeightsStayAndCachesGrow) {

@@ -8,9 +8,11 @@
 #include "frontends/model_builder.h"
 #include "ir/facts.h"
 #include "runtime/device/arena.h"
+#include "runtime/launch/cores.h"
 #include "runtime/serve/sample.h"
 #include "support/diagnostics.h"
 #include "support/json.h"
+#include "support/stderr.h"
 #include "support/words.h"
 #include "tools/compiler/compile.h"
 #include "tools/compiler/inference.h"
@@ -231,7 +233,22 @@ ServingLoad loadOf(const ServingRequest &r, int64_t context) {
   return load;
 }
 
+namespace {
+
+/// Threads that take turns do not make a larger machine.
+void noteThreads(unsigned threads) {
+  const size_t cpus = orderedCpus().size();
+  if (threads > cpus)
+    printError(
+        "note: {} threads share the {} CPU{} that this process may use, so times are those of {}; a machine with "
+        "more is described by --cluster FILE\n",
+        threads, cpus, cpus == 1 ? "" : "s", cpus == 1 ? "one" : "these");
+}
+
+}  // namespace
+
 void estimateServing(const ServingRequest &r) {
+  noteThreads(r.threads);
   const std::vector<int64_t> counts = parseSlots(r.slots);
   std::optional<Machine> machine;
   bool onGpus = false;
