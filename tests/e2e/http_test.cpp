@@ -18,7 +18,7 @@ using gptc::test::httpText;
 namespace {
 
 /// More than the system takes of an answer before its client does.
-constexpr size_t kLarge = size_t(48) << 20;
+constexpr size_t kLarge = size_t(24) << 20;
 
 class HttpTest : public ::testing::Test {
 protected:
