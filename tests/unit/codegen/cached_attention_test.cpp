@@ -99,7 +99,7 @@ TEST(CachedAttention, OneKey) {
 }
 
 TEST(CachedAttention, HeadsThatNoVectorDivides) {
-  OneIn some(2);
+  OneIn some(4);
   for (const DType stored : {DType::f32, DType::bf16, DType::f16})
     for (const int64_t size : {1, 2, 7, 12, 15, 17, 31, 33, 49})
       for (const int64_t position : {0, 15, 38}) {
