@@ -35,7 +35,8 @@ json modelValues(const ModelConfig &model) {
   json values;
   for (const Setting &key : keysOf(s))
     if (key.section() == "model" && key.leaf() != "preset" && key.leaf() != "init_from" && key.leaf() != "dropout" &&
-        key.leaf() != "labels")  // which only a family's model has
+        key.leaf() != "labels" && key.leaf() != "problem_type" &&
+        key.leaf() != "classifier_pooling")  // which only a family's model has
       values[key.leaf()] = valueOf(key.member);
   return values;
 }

@@ -34,6 +34,17 @@ template <> inline constexpr auto wordsOf<QkNorm> = std::to_array({"none", "head
 enum class NormPosition { pre, post, output, both };
 template <> inline constexpr auto wordsOf<NormPosition> = std::to_array({"pre", "post", "output", "both"});
 
+/// What a classifier of texts learns, in the words of transformers: which one label is right, which of several are, or
+/// a real number.
+enum class ProblemType { single_label_classification, multi_label_classification, regression };
+template <>
+inline constexpr auto wordsOf<ProblemType> =
+    std::to_array({"single_label_classification", "multi_label_classification", "regression"});
+
+/// Which vector of a text's tokens a classifier of ModernBERT's form reads: that of the first, or their mean.
+enum class ClassifierPooling { cls, mean };
+template <> inline constexpr auto wordsOf<ClassifierPooling> = std::to_array({"cls", "mean"});
+
 enum class OptimizerKind { adamw, sgd, adafactor };
 template <> inline constexpr auto wordsOf<OptimizerKind> = std::to_array({"adamw", "sgd", "adafactor"});
 

@@ -16,7 +16,7 @@ namespace {
 bool isKey(const Setting &s) {
   const std::string name = s.leaf();
   return s.section() == "model" && name != "preset" && name != "init_from" && name != "dropout" && name != "bias" &&
-         name != "labels";
+         name != "labels" && name != "problem_type" && name != "classifier_pooling";
 }
 
 /// The value of a member; null if it is open.

@@ -85,7 +85,9 @@ struct ModelConfig {
   bool parallelResidual = false, sharedNorm = false;
   int64_t tokenTypes = 0;  // 0: no table of them
   bool headTransform = false;
-  int64_t labels = 0;  // default: as many as data.labels names, else 0
+  int64_t labels = 0;                                                  // default: as many as data.labels names, else 0
+  ProblemType problemType = ProblemType::single_label_classification;  // default: as data.labels says
+  ClassifierPooling classifierPooling = ClassifierPooling::cls;
 
   /// Elements of a head; 0 while a size is missing.
   int64_t headSize() const { return headDim ? headDim : nHead ? nEmbd / nHead : 0; }
@@ -96,6 +98,8 @@ struct ModelConfig {
   bool normBiased() const { return normBias.value_or(bias) && norm == Norm::layernorm; }
   /// Whether the feed-forward layer has a second matrix, whose activated product multiplies the product of the first.
   bool gated() const { return activation >= Activation::swiglu; }
+  /// Whether a classifier of labels has BERT's pooler, rather than, as ModernBERT's, what head_transform says.
+  bool hasPooler() const { return normPosition == NormPosition::post; }
   /// The token [MASK] of an encoder: the last one, which text never contains.
   int64_t maskToken() const { return vocabSize - 1; }
 };
@@ -336,9 +340,15 @@ template <typename Table> void layerKeys(Table &key, ModelConfig &m) {
       "Whether a linear layer (its bias: mlp_bias), the activation, without its gate, and a norm stand before the "
       "classifier.");
   key("model.labels", m.labels, Integer{0, 1 << 16},
-      "Labels of texts that a classifier in BERT's form tells, a pooler and a linear layer behind the first token, in "
-      "place of the head that names tokens. 0: none.",
+      "Labels of texts that a classifier in BERT's or ModernBERT's form tells, in place of the head that names tokens. "
+      "0: "
+      "none.",
       Otherwise{"as many as data.labels names, else 0"});
+  key("model.problem_type", m.problemType, Choice{allWords<ProblemType>()},
+      "What is learned of labels: which one is right; which are, each by itself; or, with one label, a real number.",
+      Otherwise{"as data.labels says, else single_label_classification"});
+  key("model.classifier_pooling", m.classifierPooling, Choice{allWords<ClassifierPooling>()},
+      "Which vector the classifier of labels reads in ModernBERT's form: that of the first token, or the mean.");
   key("model.logit_softcap", m.logitSoftcap, Number{atLeast(0), atMost(1e9)},
       "c: logits l become c tanh(l / c). 0: they stay.");
 }
@@ -509,7 +519,8 @@ template <typename Table> void dataKeys(Table &key, RunSettings &run, DataConfig
   key("data.tokenizer", run.tokenizer, Path{}, "tokenizer.json, for samples and for the size of the vocabulary.",
       Otherwise{"none: no samples"}, InPlan{"tokenizer"});
   key("data.labels", d.labels, Path{},
-      "labels.json, the names of labels: trains a classifier of texts. `gptc data prepare --labels` makes it.",
+      "labels.json, the names of labels and what is learned of them: trains a classifier of texts. `gptc data prepare "
+      "--labels` makes it.",
       Otherwise{"none"});
   key("data.parse_special", run.parseSpecial, Boolean{},
       "Whether control tokens such as <|im_end|> in the text of a prompt become their tokens. false: they are text "
