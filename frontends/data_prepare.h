@@ -34,6 +34,7 @@ struct PrepareOptions {
   int threads = 0;            // 0: the CPUs of this process. The files do not depend on it.
   // For texts with labels (frontends/label_prepare.h):
   std::string labels;             // what names them; "": there are none
+  std::string problemType;        // ProblemType by its word; "": as `labels` says, else single_label_classification
   std::string pairKey, labelKey;  // members or columns of the second text and of the label; "": text_pair, label
   int64_t context = 0;            // tokens to which texts are cut; 0: as the tokenizer's folder says, at most 512
   std::function<void(const PrepareProgress &)> progress;  // called now and then, if set

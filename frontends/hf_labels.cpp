@@ -19,8 +19,6 @@ using json = nlohmann::json;
 
 constexpr size_t mostBytes = size_t(16) << 20, mostLabels = 1 << 16;
 constexpr const char *copyAgain = "copy it again from where the weights are from";
-constexpr const char *oneLabel = "single_label_classification", *severalLabels = "multi_label_classification",
-                     *regression = "regression";
 
 class Labels {
 public:
@@ -32,22 +30,11 @@ public:
     HfLabels labels = {.names = names()};
     if (const json *inverse = find("label2id"))
       requireInverse(*inverse, labels.names);
-    const json *const given = find("problem_type");
-    const json problem = given ? *given : json(labels.names.size() == 1 ? regression : oneLabel);
-    if (problem == regression) {
-      labels.isRegression = true;
+    labels.problem = problemOf(labels.names.size());
+    if (labels.problem == ProblemType::regression)
       labels.scores = activation();
-    } else if (problem == severalLabels) {
+    else if (labels.problem == ProblemType::multi_label_classification)
       labels.scores = LabelScores::sigmoid;
-    } else if (problem != oneLabel) {
-      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: problem_type is {}", file, problem.dump()),
-                      fmt::format("gptc knows {}, {} and {}", oneLabel, severalLabels, regression));
-    } else if (labels.names.size() == 1) {
-      throw UserError(
-          ErrorCode::Contradiction,
-          fmt::format("{}: problem_type is {}, of one label, which is then always right", file, oneLabel),
-          fmt::format("set problem_type to {} or {}, which decides on the score", regression, severalLabels));
-    }
     return labels;
   }
 
@@ -82,6 +69,23 @@ private:
                       "gptc knows BertForSequenceClassification");
     if (const json *type = find("model_type"); type && *type != "bert")
       damaged(fmt::format("architectures is {}, model_type {}", names->dump(), type->dump()));
+  }
+
+  ProblemType problemOf(size_t labels) const {
+    const json *const given = find("problem_type");
+    if (!given)
+      return labels == 1 ? ProblemType::regression : ProblemType::single_label_classification;
+    const auto problem = given->is_string() ? parseWord<ProblemType>(given->get<std::string>()) : std::nullopt;
+    if (!problem)
+      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: problem_type is {}", file, given->dump()),
+                      fmt::format("gptc knows {}", fmt::join(wordsOf<ProblemType>, ", ")));
+    if (*problem == ProblemType::single_label_classification && labels == 1)
+      throw UserError(
+          ErrorCode::Contradiction,
+          fmt::format("{}: problem_type is {}, of one label, which is then always right", file, nameOf(*problem)),
+          fmt::format("set problem_type to {} or {}, which decides on the score", nameOf(ProblemType::regression),
+                      nameOf(ProblemType::multi_label_classification)));
+    return *problem;
   }
 
   std::vector<std::string> names() const {

@@ -1,6 +1,8 @@
 // The labels of a classifier of Hugging Face's: what config.json says of BertForSequenceClassification.
 #pragma once
 
+#include "ir/choices.h"
+
 #include <string>
 #include <vector>
 
@@ -16,7 +18,8 @@ enum class LabelScores {
 struct HfLabels {
   std::vector<std::string> names;  // by their numbers
   LabelScores scores = LabelScores::softmax;
-  bool isRegression = false;  // no label is chosen: each score is a number of its own
+  /// Of a regression no label is chosen: each score is a number of its own.
+  ProblemType problem = ProblemType::single_label_classification;
 };
 
 /// Names are those of id2label, or where it is missing LABEL_0, LABEL_1, ... as transformers has it, as many as

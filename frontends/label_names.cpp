@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kMostBytes = size_t(16) << 20;
 constexpr const char *kForm = "a list of names as [\"bad\", \"good\"]; `gptc data prepare --labels` writes one";
+constexpr const char *kProblem = "problem_type", *kNames = "names";  // members of the other form
 
 /// Whether config.json in the folder describes a classifier of texts.
 bool describesClassifier(const std::string &folder) {
@@ -29,20 +30,60 @@ bool describesClassifier(const std::string &folder) {
          llvm::StringRef(names[0].get_ref<const std::string &>()).ends_with("ForSequenceClassification");
 }
 
-/// Of a head with other scores than probabilities of which one is of the right label.
-Diagnostic notOneOf(const std::string &file) {
+/// The scores that training makes of logits.
+LabelScores trainedScores(ProblemType problem) {
+  switch (problem) {
+  case ProblemType::single_label_classification:
+    return LabelScores::softmax;
+  case ProblemType::multi_label_classification:
+    return LabelScores::sigmoid;
+  case ProblemType::regression:
+    return LabelScores::identity;
+  }
+  GPTC_UNREACHABLE("problem {}", int(problem));
+}
+
+/// Of a head whose logits go through a function that the loss would have to know.
+Diagnostic notTrainable(const std::string &file) {
   return {ErrorCode::NotBuiltYet,
-          fmt::format("{}: the head there scores each label by itself, and training is of one right label", file),
+          fmt::format("{}: the scores of the head there are not its logits, and training is of these", file),
           {},
           "",
-          {"take weights without a classifier, or one of single_label_classification"}};
+          {"take weights without a classifier, or one without an activation function"}};
+}
+
+std::vector<std::string> textsIn(const json &list, const std::string &path) {
+  std::vector<std::string> names;
+  for (size_t i = 0; list.is_array() && i < list.size() && list[i].is_string(); ++i)
+    names.push_back(list[i].get<std::string>());
+  if (!list.is_array() || names.size() != list.size())
+    throw UserError(ErrorCode::DataInvalid, fmt::format("{}: this is no list of texts", path), kForm);
+  return names;
+}
+
+LabelNames inFile(const std::string &path) {
+  const json content = parseJsonOrDiscard<json>(readInput(path, "names of labels", kMostBytes));
+  if (!content.is_object())
+    return {.names = textsIn(content, path)};
+  const json &said = part(content, kProblem);
+  const auto problem = said.is_string() ? parseWord<ProblemType>(said.get<std::string>()) : std::nullopt;
+  if (!problem || content.size() != 2)
+    throw UserError(ErrorCode::DataInvalid, fmt::format("{}: this is no list of texts", path),
+                    fmt::format("or an object of \"{}\", which is {}, and \"{}\"", kProblem,
+                                fmt::join(wordsOf<ProblemType>, ", "), kNames));
+  return {.names = textsIn(part(content, kNames), path), .problem = *problem};
 }
 
 }  // namespace
 
-std::string problemOfLabels(const std::vector<std::string> &names) {
-  if (names.size() < 2 || names.size() > kMostLabels)
-    return fmt::format("{} label{}, and a classifier tells 2 to {}", names.size(), names.size() == 1 ? "" : "s",
+std::string problemOfLabels(const LabelNames &labels) {
+  const std::vector<std::string> &names = labels.names;
+  const bool number = labels.problem == ProblemType::regression;
+  const size_t least = labels.problem == ProblemType::single_label_classification ? 2 : 1;
+  if (number && names.size() != 1)
+    return fmt::format("{} labels, and a regression has one", names.size());
+  if (names.size() < least || names.size() > kMostLabels)
+    return fmt::format("{} label{}, and a classifier tells {} to {}", names.size(), names.size() == 1 ? "" : "s", least,
                        kMostLabels);
   std::set<std::string> seen;
   for (const std::string &name : names) {
@@ -56,31 +97,28 @@ std::string problemOfLabels(const std::vector<std::string> &names) {
   return "";
 }
 
-std::vector<std::string> readLabelNames(const std::string &path) {
+LabelNames readLabelNames(const std::string &path) {
+  LabelNames labels;
+  std::string file = path;
   if (std::error_code e; fs::is_directory(path, e)) {
     const HfLabels there = readHfLabels(path);
-    const std::string file = (fs::path(path) / "config.json").string();
-    if (there.scores != LabelScores::softmax)
-      throw UserError(notOneOf(file));
-    if (const std::string why = problemOfLabels(there.names); !why.empty())
-      throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", file, why), kForm);
-    return there.names;
+    file = (fs::path(path) / "config.json").string();
+    if (there.scores != trainedScores(there.problem))
+      throw UserError(notTrainable(file));
+    labels = {.names = there.names, .problem = there.problem};
+  } else {
+    labels = inFile(path);
   }
-  const json list = parseJsonOrDiscard<json>(readInput(path, "names of labels", kMostBytes));
-  std::vector<std::string> names;
-  bool areTexts = list.is_array();
-  for (size_t i = 0; areTexts && i < list.size(); ++i) {
-    areTexts = list[i].is_string();
-    if (areTexts)
-      names.push_back(list[i].get<std::string>());
-  }
-  const std::string why = areTexts ? problemOfLabels(names) : "this is no list of texts";
-  if (!why.empty())
-    throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", path, why), kForm);
-  return names;
+  if (const std::string why = problemOfLabels(labels); !why.empty())
+    throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", file, why), kForm);
+  return labels;
 }
 
-std::string textOfLabels(const std::vector<std::string> &names) { return json(names).dump(2) + "\n"; }
+std::string textOfLabels(const LabelNames &labels) {
+  if (labels.problem == ProblemType::single_label_classification)
+    return json(labels.names).dump(2) + "\n";
+  return nlohmann::ordered_json{{kProblem, nameOf(labels.problem)}, {kNames, labels.names}}.dump(2) + "\n";
+}
 
 std::vector<std::string> numberedLabels(size_t count) {
   std::vector<std::string> names;
@@ -89,8 +127,8 @@ std::vector<std::string> numberedLabels(size_t count) {
   return names;
 }
 
-std::vector<Diagnostic> compareLabels(const std::string &weights, const std::vector<std::string> &names,
-                                      std::string &note) {
+std::vector<Diagnostic> compareLabels(const std::string &weights, const LabelNames &labels, std::string &note) {
+  const std::vector<std::string> &names = labels.names;
   std::error_code e;
   const std::string folder = fs::is_regular_file(weights, e) ? fs::path(weights).parent_path().string() : weights;
   if (!describesClassifier(folder))
@@ -105,8 +143,13 @@ std::vector<Diagnostic> compareLabels(const std::string &weights, const std::vec
   auto differ = [&](ErrorCode code, std::string what, std::string help) {
     return std::vector<Diagnostic>{{code, std::move(what), {}, "", {std::move(help)}}};
   };
-  if (there.scores != LabelScores::softmax)
-    return {notOneOf(file)};
+  if (there.problem != labels.problem)
+    return differ(ErrorCode::Contradiction,
+                  fmt::format("{}: the head there is of {}, and the model of {}", file, nameOf(there.problem),
+                              nameOf(labels.problem)),
+                  "take weights without a classifier, or one of the same problem_type");
+  if (there.scores != trainedScores(there.problem))
+    return {notTrainable(file)};
   if (there.names.size() != names.size())
     return differ(
         ErrorCode::Contradiction,

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -40,33 +41,39 @@ template <typename T> std::string_view bytesOf(const std::vector<T> &values) {
   return {reinterpret_cast<const char *>(values.data()), values.size() * sizeof(T)};
 }
 
+static_assert(int32_t(ProblemType::single_label_classification) == LabelledHeader::kOneLabel &&
+              int32_t(ProblemType::multi_label_classification) == LabelledHeader::kSeveralLabels &&
+              int32_t(ProblemType::regression) == LabelledHeader::kNumber);
+
 /// Writes a file of texts; labels may get other numbers at its end.
 class LabelWriter {
 public:
-  explicit LabelWriter(const std::string &path) : file(path) {
+  LabelWriter(const std::string &path, ProblemType problem) : file(path), problem(problem) {
     file.append(std::string(size_t(LabelledHeader::kBytes), '\0'));
   }
 
-  void append(const TypedText &text, int32_t label) {
+  /// `right`: the numbers of its labels; of a regression the bits of a float.
+  void append(const TypedText &text, const std::vector<int32_t> &right) {
     for (size_t i = 0; i < text.tokens.size(); ++i)
       pending.push_back(uint32_t(text.tokens[i]) | uint32_t(text.types[i]) << LabelledHeader::kTypeShift);
     header.tokens += int64_t(text.tokens.size());
     header.longest = std::max(header.longest, int32_t(text.tokens.size()));
     ends.push_back(header.tokens);
-    labels.push_back(label);
+    labels.insert(labels.end(), right.begin(), right.end());
+    labelEnds.push_back(labels.size());
     if (pending.size() > kPending)
       flush();
   }
 
-  int64_t texts() const { return int64_t(labels.size()); }
+  int64_t texts() const { return int64_t(ends.size()); }
   int64_t tokens() const { return header.tokens; }
 
   /// `numberOf` has the final number of each label.
   void finish(const std::vector<std::string> &names, const std::vector<int32_t> &numberOf) {
     for (int32_t &label : labels)
-      label = numberOf[size_t(label)];
+      label = problem == ProblemType::regression ? label : numberOf[size_t(label)];
     flush();
-    const std::string json = textOfLabels(names);
+    const std::string json = textOfLabels({.names = names});
     if (int64_t(json.size()) > LabelledHeader::kMostNameBytes)
       throw UserError(ErrorCode::TooLarge,
                       fmt::format("the names of {} labels have {} bytes", names.size(), json.size()),
@@ -74,14 +81,20 @@ public:
     header.texts = texts();
     header.nameBytes = int64_t(json.size());
     header.labels = int32_t(names.size());
+    header.problem = int32_t(problem);
     file.append(std::string(size_t(header.endsAt() - (header.tokensAt() + 4 * header.tokens)), '\0'));
     file.append(bytesOf(ends));
-    file.append(bytesOf(labels));
+    if (problem == ProblemType::multi_label_classification)
+      file.append(bytesOf(bits()));
+    else
+      file.append(bytesOf(labels));
     file.append(json);
     file.writeAt(0, {reinterpret_cast<const char *>(&header), sizeof header});
     file.finish();
   }
   std::vector<int64_t> counts(size_t of) const {
+    if (problem == ProblemType::regression)
+      return {texts()};
     std::vector<int64_t> n(of);
     for (const int32_t label : labels)
       ++n[size_t(label)];
@@ -95,11 +108,21 @@ private:
     file.append(bytesOf(pending));
     pending.clear();
   }
+  std::vector<uint32_t> bits() const {
+    const auto words = size_t(header.wordsOfText());
+    std::vector<uint32_t> all(words * ends.size());
+    for (size_t text = 0, i = 0; text < ends.size(); ++text)
+      for (; i < labelEnds[text]; ++i)
+        all[words * text + size_t(labels[i]) / 32] |= uint32_t(1) << labels[i] % 32;
+    return all;
+  }
   AtomicFile file;
+  const ProblemType problem;
   LabelledHeader header;
   std::vector<uint32_t> pending;
-  std::vector<int64_t> ends;
-  std::vector<int32_t> labels;
+  std::vector<int64_t> ends;      // in tokens
+  std::vector<int32_t> labels;    // of all texts
+  std::vector<size_t> labelEnds;  // of each text, among them
 };
 
 bool isNumber(const std::string &label) {
@@ -109,18 +132,35 @@ bool isNumber(const std::string &label) {
 /// The numbers of labels: given, or in the order in which they appear until settle() is called.
 class LabelNumbers {
 public:
-  explicit LabelNumbers(const std::string &option) {
-    if (option == "auto")
+  explicit LabelNumbers(const PrepareOptions &o) {
+    if (!o.problemType.empty()) {
+      const auto given = parseWord<ProblemType>(o.problemType);
+      if (!given)
+        throw UserError(ErrorCode::Usage, fmt::format("--problem-type {}", o.problemType),
+                        fmt::format("{}", fmt::join(wordsOf<ProblemType>, ", ")));
+      problem = *given;
+    }
+    if (o.labels == "auto") {
+      isOpen = problem != ProblemType::regression;
+      names = isOpen ? names : numberedLabels(1);
       return;
-    const llvm::StringRef word = option;
+    }
+    const llvm::StringRef word = o.labels;
     const bool isPath = !word.contains(',') && (word.contains('/') || word.ends_with(".json"));
-    if (std::error_code e; isPath || fs::exists(option, e)) {
-      names = readLabelNames(option);
+    if (std::error_code e; isPath || fs::exists(o.labels, e)) {
+      LabelNames there = readLabelNames(o.labels);
+      if (!o.problemType.empty() && there.problem != problem)
+        throw UserError(
+            ErrorCode::Contradiction,
+            fmt::format("--problem-type {}, and {} is of {}", o.problemType, o.labels, nameOf(there.problem)),
+            "leave out --problem-type");
+      names = std::move(there.names);
+      problem = there.problem;
     } else {
-      for (const llvm::StringRef name : llvm::split(option, ','))
+      for (const llvm::StringRef name : llvm::split(o.labels, ','))
         names.push_back(name.str());
-      if (const std::string why = problemOfLabels(names); !why.empty())
-        throw UserError(ErrorCode::Usage, fmt::format("--labels{}: {}", names.size() > 12 ? "" : " " + option, why),
+      if (const std::string why = problemOfLabels(all()); !why.empty())
+        throw UserError(ErrorCode::Usage, fmt::format("--labels{}: {}", names.size() > 12 ? "" : " " + o.labels, why),
                         "auto, names such as bad,good, a labels.json, or a folder with a classifier");
     }
     number();
@@ -128,7 +168,7 @@ public:
   }
 
   bool open() const { return isOpen; }
-  const std::vector<std::string> &all() const { return names; }
+  LabelNames all() const { return {names, problem}; }
 
   /// The number of a label; while the names are open, a new one for a new label. nullopt for one that has no number.
   std::optional<int32_t> of(const std::string &label) {
@@ -153,9 +193,10 @@ public:
       return numberOf;
     }
     const std::vector<std::string> appeared = names;
-    if (const std::string why = problemOfLabels(appeared); !why.empty())
+    if (const std::string why = problemOfLabels({appeared, problem}); !why.empty())
       throw UserError(ErrorCode::DataInvalid, fmt::format("the training texts: {}", why),
-                      "texts of two labels at least are needed");
+                      problem == ProblemType::multi_label_classification ? "a text with a label is needed at least"
+                                                                         : "texts of two labels at least are needed");
     bool count = false;
     if (llvm::all_of(appeared, isNumber)) {
       llvm::sort(names, [](const std::string &a, const std::string &b) { return std::stoll(a) < std::stoll(b); });
@@ -181,6 +222,7 @@ private:
     namesAreNumbers = llvm::any_of(names, isNumber);
   }
   std::vector<std::string> names;
+  ProblemType problem = ProblemType::single_label_classification;
   std::map<std::string, int32_t> byName;
   bool isOpen = true;
   bool namesAreNumbers = false;  // then "2" is no place among the names
@@ -205,7 +247,7 @@ void requireFit(const PrepareOptions &o) {
 /// A text that waits to be encoded.
 struct Waiting {
   LabelledText text;
-  int32_t label = 0;
+  std::vector<int32_t> labels;  // as LabelWriter takes them
   bool validates = false;
   TypedText typed;
   std::exception_ptr error;
@@ -214,7 +256,8 @@ struct Waiting {
 class LabelPreparation {
 public:
   explicit LabelPreparation(const PrepareOptions &o)
-      : options(o), numbers(o.labels), tokenizer(Tokenizer::load(o.tokenizer)), copies(threadsOf(o), tokenizer) {
+      : options(o), numbers(o), problem(numbers.all().problem), tokenizer(Tokenizer::load(o.tokenizer)),
+        copies(threadsOf(o), tokenizer) {
     if (!o.key.empty())
       keys.text = o.key;
     if (!o.pairKey.empty())
@@ -240,7 +283,7 @@ public:
   LabelResult run() {
     makeFolder(options.outDir);
     const std::string trainPath = options.outDir + "/train.bin", valPath = options.outDir + "/val.bin";
-    LabelWriter trainFile(trainPath), valFile(valPath);
+    LabelWriter trainFile(trainPath, problem), valFile(valPath, problem);
     const bool splits = options.valFiles.empty() && options.valFraction > 0;
     read(options.files, trainFile, result.train, splits ? &valFile : nullptr, result.val);
     if (!trainFile.texts())
@@ -249,16 +292,17 @@ public:
     const std::vector<int32_t> numberOf = numbers.settle();
     read(options.valFiles, valFile, result.val, nullptr, result.val);
     result.tokenizer = tokenizer.describe();
-    result.names = numbers.all();
+    result.labels = numbers.all();
     result.context = form.most;
-    std::vector<int32_t> same(result.names.size());
+    const std::vector<std::string> &names = result.labels.names;
+    std::vector<int32_t> same(names.size());
     for (size_t i = 0; i < same.size(); ++i)
       same[i] = int32_t(i);
-    trainFile.finish(result.names, numberOf);
-    valFile.finish(result.names, splits ? numberOf : same);
+    trainFile.finish(names, numberOf);
+    valFile.finish(names, splits ? numberOf : same);
     AtomicFile tokenizerFile(options.outDir + "/" + tokenizer.file().name), namesFile(options.outDir + "/labels.json");
     tokenizerFile.append(tokenizer.file().content);
-    namesFile.append(textOfLabels(result.names));
+    namesFile.append(textOfLabels(result.labels));
     for (AtomicFile *f : {&tokenizerFile, &namesFile})
       f->finish();
     say(result.train, trainFile);
@@ -279,9 +323,9 @@ public:
 private:
   void noteGaps(bool splits) {
     std::vector<std::string> untaught;
-    for (size_t i = 0; i < result.names.size(); ++i)
+    for (size_t i = 0; i < result.labels.names.size(); ++i)
       if (!result.train.counts[i])
-        untaught.push_back(result.names[i]);
+        untaught.push_back(result.labels.names[i]);
     if (!untaught.empty())
       result.notes.push_back(
           fmt::format("no text to train on has the label{} {}", untaught.size() == 1 ? "" : "s", quotedSome(untaught)));
@@ -294,7 +338,7 @@ private:
   void say(LabelledSplit &split, const LabelWriter &file) const {
     split.texts = file.texts();
     split.tokens = file.tokens();
-    split.counts = file.counts(result.names.size());
+    split.counts = file.counts(result.labels.names.size());
   }
 
   static void requireDifferent(const LabelledKeys &keys) {
@@ -313,24 +357,24 @@ private:
             LabelledSplit &otherSplit) {
     const RandomKey key = randomKey(0, 0, kSplitStream, 0);
     for (const std::string &name : files) {
-      LabelledReader reader(name, keys);
+      LabelledReader reader(name, keys, problem);
       for (bool more = true; more;) {
         std::vector<Waiting> batch;
-        std::exception_ptr problem;  // of a text behind those of the batch
+        std::exception_ptr failure;  // of a text behind those of the batch
         try {
           more = fill(reader, other ? &key : nullptr, batch);
         } catch (...) {
-          problem = std::current_exception();
+          failure = std::current_exception();
         }
         encode(reader, batch);
         for (const Waiting &w : batch) {
           if (w.error)
             std::rethrow_exception(w.error);
           (w.validates ? otherSplit : split).cut += w.typed.isCut;
-          (w.validates ? *other : file).append(w.typed, w.label);
+          (w.validates ? *other : file).append(w.typed, w.labels);
         }
-        if (problem)
-          std::rethrow_exception(problem);
+        if (failure)
+          std::rethrow_exception(failure);
         if (options.progress)
           options.progress({"encoding", done + reader.consumed(), bytes});
       }
@@ -345,7 +389,13 @@ private:
       Waiting w;
       if (!reader.next(w.text))
         return false;
-      w.label = labelOf(reader.placeOf(w.text.line), w.text.label);
+      const std::string place = reader.placeOf(w.text.line);
+      for (const std::string &label : w.text.labels) {
+        w.labels.push_back(problem == ProblemType::regression ? bitsOf(place, label) : labelOf(place, label));
+        if (llvm::is_contained(llvm::ArrayRef(w.labels).drop_back(), w.labels.back()))
+          throw UserError(ErrorCode::DataInvalid, fmt::format("{}: the label \"{}\" is there twice", place, label),
+                          "name each label of a text once: a list of names or of their numbers");
+      }
       w.validates = key && randomUniform(*key, uint64_t(number++)) < options.valFraction;
       size += w.text.text.size() + w.text.pair.value_or("").size();
       batch.push_back(std::move(w));
@@ -384,8 +434,17 @@ private:
     if (!label)
       throw UserError(ErrorCode::DataInvalid,
                       fmt::format("{}: the label \"{}\" is neither a name of a label nor its number", place, name),
-                      fmt::format("labels are {}", quotedSome(numbers.all())));
+                      fmt::format("labels are {}", quotedSome(numbers.all().names)));
     return *label;
+  }
+
+  /// The label of a regression.
+  static int32_t bitsOf(const std::string &place, const std::string &text) {
+    double x;
+    if (llvm::StringRef(text).trim().getAsDouble(x) || !std::isfinite(float(x)))
+      throw UserError(ErrorCode::DataInvalid, fmt::format("{}: the label \"{}\" is no finite number", place, text),
+                      "a regression learns one; is it in another member or column? --label-key names it");
+    return std::bit_cast<int32_t>(float(x));
   }
 
   TypedText typed(const Tokenizer &own, const std::string &place, const LabelledText &text) const {
@@ -408,6 +467,7 @@ private:
 
   const PrepareOptions &options;
   LabelNumbers numbers;
+  const ProblemType problem;
   const Tokenizer tokenizer;
   const std::vector<Tokenizer> copies;  // one for each thread
   LabelledKeys keys;

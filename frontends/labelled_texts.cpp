@@ -2,12 +2,11 @@
 
 #include "frontends/tokenizer/utf8.h"
 #include "support/diagnostics.h"
-#include "support/json.h"
 #include "support/json_problem.h"
 #include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
-#include "llvm/ADT/StringRef.h"
+#include "llvm/ADT/StringExtras.h"
 
 #include <algorithm>
 #include <unistd.h>
@@ -25,8 +24,9 @@ std::string quoted(const std::string &name) { return fmt::format("\"{}\"", name)
 
 }  // namespace
 
-LabelledReader::LabelledReader(const std::string &file, LabelledKeys keys)
-    : file(file), keys(std::move(keys)), kind(kindOf(file)), options(optionsOf(file)), reader(options) {}
+LabelledReader::LabelledReader(const std::string &file, LabelledKeys keys, ProblemType problem)
+    : file(file), keys(std::move(keys)), problem(problem), kind(kindOf(file)), options(optionsOf(file)),
+      reader(options) {}
 
 LabelledReader::Kind LabelledReader::kindOf(const std::string &file) {
   llvm::StringRef name = file;
@@ -110,20 +110,37 @@ void LabelledReader::take(const std::string &line, LabelledText &out) const {
     refuse(number, fmt::format("its {} is no text", quoted(keys.text)), help);
   if (!pair.is_null() && !pair.is_string())
     refuse(number, fmt::format("its {} is no text", quoted(keys.pair)), help);
-  if (!label.is_string() && !label.is_number_unsigned())
-    refuse(number, fmt::format("its label is {}, neither a name nor the number of one", label.dump()), help);
+  out.labels.clear();
+  if (problem == ProblemType::multi_label_classification && label.is_array())
+    for (const json &one : label)
+      out.labels.push_back(labelIn(one));
+  else
+    out.labels.push_back(labelIn(label));
   out.text = text.get<std::string>();
   out.pair.reset();
   if (pair.is_string() && !pair.get_ref<const std::string &>().empty())
     out.pair = pair.get<std::string>();
-  out.label = label.is_string() ? label.get<std::string>() : label.dump();
   out.line = number;
+}
+
+std::string LabelledReader::labelIn(const json &value) const {
+  if (value.is_string())
+    return value.get<std::string>();
+  if (problem == ProblemType::regression) {
+    if (!value.is_number())
+      refuse(number, fmt::format("its label is {}, and no number", value.dump()), "a regression learns one");
+  } else if (!value.is_number_unsigned()) {
+    refuse(number, fmt::format("its label is {}, neither a name nor the number of one", value.dump()),
+           value.is_array() ? "--problem-type multi_label_classification takes several labels of a text"
+                            : "give the name, or a number from 0 on");
+  }
+  return value.dump();
 }
 
 void LabelledReader::check(const LabelledText &out) const {
   if (out.text.empty())
     refuse(began, "the text is empty", "leave it out, or write what it says");
-  if (out.label.empty())
+  if (llvm::is_contained(out.labels, ""))
     refuse(began, "the label is empty", "leave the text out, or name its label");
 }
 
@@ -211,7 +228,12 @@ bool LabelledReader::takeRow(LabelledText &out) {
            kind == Kind::csv ? "put fields with commas or line ends in quotes"
                              : "a tab stands between fields, and nowhere else");
   out.text = std::move(fields[textColumn]);
-  out.label = std::move(fields[labelColumn]);
+  out.labels.clear();
+  if (problem != ProblemType::multi_label_classification)
+    out.labels.push_back(std::move(fields[labelColumn]));
+  else if (!fields[labelColumn].empty())
+    for (const llvm::StringRef one : llvm::split(fields[labelColumn], ','))
+      out.labels.push_back(one.trim().str());
   out.pair.reset();
   if (pairColumn < columns.size() && !fields[pairColumn].empty())
     out.pair = std::move(fields[pairColumn]);

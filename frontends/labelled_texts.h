@@ -2,6 +2,8 @@
 #pragma once
 
 #include "frontends/corpus.h"
+#include "ir/choices.h"
+#include "support/json.h"
 
 #include <cstdint>
 #include <optional>
@@ -18,15 +20,18 @@ struct LabelledKeys {
 struct LabelledText {
   std::string text;                 // not empty
   std::optional<std::string> pair;  // the second text, if there is one
-  std::string label;                // as it is written, not empty
+  std::vector<std::string> labels;  // as they are written, none empty: one, and if several may be right, any number
   int64_t line = 0;                 // where it begins in its file
 };
 
-/// Reads one file once; its name tells what it is, and "-" is standard input of JSON lines. Throws UserErrors: Usage
-/// for a name of none of these, and those of CorpusReader; next() throws DataInvalid with file and line.
+/// Reads one file once; its name tells what it is, and "-" is standard input of JSON lines. If several labels may be
+/// right, JSON has a list of them, and a table has commas between them. The label of a regression is a number. Throws
+/// UserErrors: Usage for a name of none of these, and those of CorpusReader; next() throws DataInvalid with file and
+/// line.
 class LabelledReader {
 public:
-  LabelledReader(const std::string &file, LabelledKeys keys);
+  LabelledReader(const std::string &file, LabelledKeys keys,
+                 ProblemType problem = ProblemType::single_label_classification);
   LabelledReader(const LabelledReader &) = delete;
 
   /// The next text; false at the end. Empty lines are none.
@@ -47,11 +52,14 @@ private:
   std::vector<std::string> fieldsOf(const std::string &record) const;
   void readHeader();
   void take(const std::string &line, LabelledText &out) const;
+  /// How a JSON value writes a label; refuses one that is none.
+  std::string labelIn(const nlohmann::json &value) const;
   bool takeRow(LabelledText &out);
   void check(const LabelledText &out) const;
 
   const std::string file;
   const LabelledKeys keys;
+  const ProblemType problem;
   const Kind kind;
   const CorpusOptions options;
   CorpusReader reader;

@@ -218,7 +218,8 @@ void sayFacts(Module &m, const Config &config) {
                            .sharedNorm = c.sharedNorm,
                            .tokenTypes = c.tokenTypes,
                            .headTransform = c.headTransform,
-                           .labels = c.labels});
+                           .labels = c.labels,
+                           .problemType = c.problemType});
   writeFacts(m, BatchFacts{.microBatch = config.train.microBatch,
                            .accumulate = config.train.accumulate,
                            .fold = foldOf(c.blockSize)});

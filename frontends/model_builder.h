@@ -57,7 +57,10 @@
 //       each is a document of its own.
 //   @eval(%x, %y, %documents, %types) -> f32[B,1], f32[B,1,L]
 //       The negative log likelihood of each label, and the logits of all, without dropout.
-// All other functions take row 0 of wtt.
+// With model.problem_type = "multi_label_classification" %y is i32[B,L], 1 for each label of a text that is right and 0
+// for the others, and the likelihoods are those of all labels, each by itself: @eval returns f32[B,L] of them. With
+// "regression" L = 1, %y is f32[B,1], and squared errors (logit - y)^2 stand for negative log likelihoods. The mean
+// over targets is in each case the loss of transformers. All other functions take row 0 of wtt.
 //
 // States. Parameters have Hugging Face's GPT-2 names without the leading "transformer."; a linear layer is [in,out], y
 // = x W + b. Attribute hf is the name in files: that of the first family of Hugging Face's that holds the model, with

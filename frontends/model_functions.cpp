@@ -70,7 +70,9 @@ public:
   void buildLabelLoss(int64_t batch, bool training) {
     const Type tokens(DType::i32, {batch, c.blockSize});
     Value *x = f->body.addArg(tokens, "x");
-    Value *y = f->body.addArg(Type(DType::i32, {batch, 1}), "y");
+    const bool several = c.problemType == ProblemType::multi_label_classification,
+               number = c.problemType == ProblemType::regression;
+    Value *y = f->body.addArg(Type(number ? DType::f32 : DType::i32, {batch, several ? c.labels : 1}), "y");
     documents = f->body.addArg(Type(DType::i64, {batch, c.blockSize, 2}), "documents");
     types = f->body.addArg(tokens, "types");
     if (training)
@@ -84,11 +86,12 @@ public:
     h = slice(finalNorm(h), 1, 0, 1);  // [B,1,C]: rows of one token, so that sums over them are sequence by sequence
     Value *logits = labelsOf(h);
     at("loss");
-    Value *nll = b.value(OpKind::cross_entropy, {logits, y});
+    Value *loss =
+        number ? squaredError(logits, y) : b.value(OpKind::cross_entropy, {several ? pairs(logits) : logits, y});
     if (training)
-      b.ret({b.value(OpKind::reduce_sum, {nll}, attrs({{"lead", int64_t(2)}, {"fold", int64_t(1)}}))});
+      b.ret({b.value(OpKind::reduce_sum, {loss}, attrs({{"lead", int64_t(2)}, {"fold", int64_t(1)}}))});
     else
-      b.ret({nll, logits});
+      b.ret({loss, logits});
   }
 
   void buildCached(int64_t count, bool picks) {
@@ -156,6 +159,19 @@ private:
     x = dropout(x, -1, poolerSite);
     at("classifier");
     return linear(x, "classifier", true);
+  }
+
+  /// [B,L,2]: for each logit z of [B,1,L] the pair (0, z), whose softmax is (1 - sigmoid z, sigmoid z). So their cross
+  /// entropy is the binary one of z, which overflows nowhere.
+  Value *pairs(Value *logits) {
+    const int64_t rows = logits->type.dim(0), labels = logits->type.dim(2);
+    return b.value(OpKind::unslice, {reshape(logits, {rows, labels, 1})},
+                   attrs({{"dim", int64_t(2)}, {"start", int64_t(1)}, {"full", int64_t(2)}}));
+  }
+  /// [B,1] of numbers [B,1,1] and targets [B,1]. As a sum of a row it stays f32 where activations are bf16.
+  Value *squaredError(Value *numbers, Value *y) {
+    Value *error = b.value(OpKind::sub, {numbers, reshape(y, {y->type.dim(0), 1, 1})});
+    return b.value(OpKind::row_sum, {b.value(OpKind::mul, {error, error})});
   }
 
   /// The residual stream [t,C] behind all layers.

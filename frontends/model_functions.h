@@ -9,7 +9,8 @@ namespace gptc {
 /// one for each target.
 void buildLoss(Module &m, const Config &config, const BuildOptions &options, const char *name, bool training);
 
-/// The same of a model with labels, with one target for each sequence; else it returns the logits, too.
+/// The same of a model with labels, with one target for each sequence or, where several may be right, for each label;
+/// of a regression squared errors. If it is not for training it returns the logits, too.
 void buildLabelLoss(Module &m, const Config &config, const BuildOptions &options, const char *name, bool training);
 
 /// Adds the function `name` that processes `count` tokens through the KV cache and returns the logits behind one of

@@ -120,13 +120,30 @@ void checkModel(ConfigReader &r, ModelConfig &m, const RunSettings &run,
   }
 }
 
-/// Reads the names of labels, whose number is the model's. A forecast needs no more than that.
+/// Checks that so many labels can be learned in the way that is asked for.
+void checkLabelCount(ConfigReader &r, const ModelConfig &m) {
+  const int64_t count = m.labels;
+  if (m.problemType == ProblemType::regression && count != 1)
+    return r.complain("model.problem_type", ErrorCode::Contradiction,
+                      fmt::format("a regression learns one number, and model.labels = {}", count), "",
+                      {"model.labels = 1 works"});
+  if (m.problemType == ProblemType::multi_label_classification && !count)
+    return r.complain("model.problem_type", ErrorCode::Contradiction, "there are no labels, of which several are right",
+                      "", {"name them with data.labels, or write model.labels, their number"});
+  if (m.problemType == ProblemType::single_label_classification && count == 1)
+    r.complain("model.labels", ErrorCode::OutOfRange, "model.labels = 1: a single label is always right",
+               "must be 0, or at least 2", {"model.problem_type = \"regression\" learns a number"});
+}
+
+/// Reads the names of labels, whose number is the model's, and what is learned of them. A forecast needs no more than
+/// the number.
 void readLabels(ConfigReader &r, Config &c, bool forecast) {
   int64_t &count = c.model.labels;
   std::error_code e;
   if (!c.data.labels.empty() && !(forecast && count && !fs::exists(c.data.labels, e))) {
+    LabelNames there;
     try {
-      c.labels = readLabelNames(c.data.labels);
+      there = readLabelNames(c.data.labels);
     } catch (const UserError &error) {
       for (const Diagnostic &d : error.diagnostics)
         r.complain("data.labels", d.code, d.message, d.label,
@@ -135,18 +152,26 @@ void readLabels(ConfigReader &r, Config &c, bool forecast) {
                        : d.help);
       return;
     }
+    c.labels = std::move(there.names);
     const int64_t named = int64_t(c.labels.size());
     if (r.where("model.labels").line && r.good("model.labels") && count != named)
       return r.complain("model.labels", ErrorCode::ShapeMismatch,
                         fmt::format("model.labels = {}, and {} names {}", count, c.data.labels, named),
                         fmt::format("must be {}{}", named, lineOf(r, "data.labels")), {"leave it out"});
     count = named;
-  } else if (count > 1) {
+    ProblemType &problem = c.model.problemType;
+    if (r.where("model.problem_type").line && r.good("model.problem_type") && problem != there.problem)
+      return r.complain("model.problem_type", ErrorCode::Contradiction,
+                        fmt::format("model.problem_type = \"{}\", and {} says {}", nameOf(problem), c.data.labels,
+                                    nameOf(there.problem)),
+                        fmt::format("must be \"{}\"{}", nameOf(there.problem), lineOf(r, "data.labels")),
+                        {"leave it out"});
+    problem = there.problem;
+  } else if (count) {
     c.labels = numberedLabels(size_t(count));
   }
-  if (count == 1)
-    r.complain("model.labels", ErrorCode::OutOfRange, "model.labels = 1: a single label is always right",
-               "must be 0, or at least 2");
+  if (r.good("model.labels") && r.good("model.problem_type"))
+    checkLabelCount(r, c.model);
 }
 
 /// Checks that a model with labels has BERT's form, and what else is built for it.
@@ -196,7 +221,7 @@ void compareWeights(ConfigReader &r, Config &c) {
     r.complain(key, d.code, d.message, d.label, d.help);
   if (c.model.labels) {
     std::string note;
-    for (const Diagnostic &d : compareLabels(path.str(), c.labels, note))
+    for (const Diagnostic &d : compareLabels(path.str(), {c.labels, c.model.problemType}, note))
       r.complain(key, d.code, d.message, d.label, d.help);
     if (!note.empty())
       c.warnings.push_back(note);
@@ -412,8 +437,10 @@ std::vector<std::string> modelSettings(const Config &c) {
   // Values found in the tokenizer or chosen here.
   all.push_back(fmt::format("name={}", TomlValue{c.name, {}, {}}.text()));
   all.push_back(fmt::format("model.vocab_size={}", c.model.vocabSize));
-  if (c.model.labels)
+  if (c.model.labels) {
     all.push_back(fmt::format("model.labels={}", c.model.labels));
+    all.push_back(fmt::format("model.problem_type={}", nameOf(c.model.problemType)));
+  }
   all.push_back(fmt::format("train.micro_batch={}", c.train.microBatch));
   all.push_back(fmt::format("train.global_batch_tokens={}", c.train.globalBatchTokens));
   return all;

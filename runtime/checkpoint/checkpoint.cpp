@@ -742,11 +742,14 @@ static std::vector<const State *> load(Executor &executor, const std::string &pa
         throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: manifest.json: {}", path, x.what()));
       }
     // A model that begins here learns labels from here on, and one that makes vectors needs none.
-    const char *labels = FactAt<&ModelFacts::labels>::name;
-    if (begins && !there.keys.count(labels))
-      model.keys.erase(labels);
-    if (!begins && !model.keys.count(labels))
-      there.keys.erase(labels);
+    const char *labels = FactAt<&ModelFacts::labels>::name, *problem = FactAt<&ModelFacts::problemType>::name;
+    const bool learns = begins && !there.keys.count(labels), tells = begins || model.keys.count(labels);
+    for (const char *key : {labels, problem}) {
+      if (learns)
+        model.keys.erase(key);
+      if (!tells)
+        there.keys.erase(key);
+    }
     // Of a table of positions the first rows are taken.
     if (const auto [here, longer] = std::pair(model.keys.find("block_size"), there.keys.find("block_size"));
         here != model.keys.end() && longer != there.keys.end() && numberOf(longer->second) > numberOf(here->second))

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace gptc {
 
@@ -56,21 +57,51 @@ void LabelledData::open(File &f) const {
     invalid(f.path, "no file of texts with labels, which a model with labels learns");
   if (h.version != LabelledHeader::kVersion)
     invalid(f.path, fmt::format("a file of texts of version {}; {} is known", h.version, LabelledHeader::kVersion));
-  if (!isCount(h.texts, 1) || !isCount(h.tokens, h.texts) || !isCount(h.nameBytes, 1) || size != size_t(h.bytes()))
-    invalid(f.path, fmt::format("truncated, or damaged: its header promises {} texts of {} tokens, and it has {} bytes",
-                                h.texts, h.tokens, size));
-  if (h.nameBytes > LabelledHeader::kMostNameBytes || h.labels < 2 || h.labels > LabelledHeader::kMostLabels)
+  const bool counts = isCount(h.texts, 1) && isCount(h.tokens, h.texts) && isCount(h.nameBytes, 1);
+  if (counts && (h.problem < 0 || h.problem >= int32_t(wordsOf<ProblemType>.size())))
+    invalid(f.path, fmt::format("damaged: its header promises labels of kind {}", h.problem));
+  const int32_t least = h.problem == LabelledHeader::kOneLabel ? 2 : 1;
+  if (counts &&
+      (h.nameBytes > LabelledHeader::kMostNameBytes || h.labels < least || h.labels > LabelledHeader::kMostLabels))
     invalid(f.path,
             fmt::format("damaged: its header promises {} labels, with names of {} bytes", h.labels, h.nameBytes));
+  if (!counts || size != size_t(h.bytes()))
+    invalid(f.path, fmt::format("truncated, or damaged: its header promises {} texts of {} tokens, and it has {} bytes",
+                                h.texts, h.tokens, size));
+  if (h.problem != int32_t(limits.problem))
+    invalid(f.path,
+            fmt::format("its labels are for {}, and the model's for {}", nameOf(ProblemType(h.problem)),
+                        nameOf(limits.problem)),
+            kSame);
   if (h.labels != limits.labels)
     invalid(f.path, fmt::format("its texts have {} labels, and the model tells {}", h.labels, limits.labels), kSame);
   requireNames(f);
   readEnds(f);
-  f.labels.resize(f.ends.size());
+  readLabels(f);
+}
+
+void LabelledData::readLabels(File &f) const {
+  const LabelledHeader &h = f.header;
+  const auto words = size_t(h.wordsOfText());
+  f.labels.resize(f.ends.size() * words);
   read(f, h.labelsAt(), f.labels.data(), f.labels.size() * sizeof(int32_t));
-  for (size_t i = 0; i < f.labels.size(); ++i)
-    if (f.labels[i] < 0 || f.labels[i] >= limits.labels)
-      invalid(f.path, fmt::format("damaged: text {} has the label {} of {}", i, f.labels[i], limits.labels));
+  const int32_t inLast = h.labels % 32;  // labels of the last word; 0: all 32
+  for (size_t i = 0; i < f.ends.size(); ++i) {
+    const int32_t last = f.labels[words * i + words - 1];
+    switch (limits.problem) {
+    case ProblemType::single_label_classification:
+      if (last < 0 || last >= limits.labels)
+        invalid(f.path, fmt::format("damaged: text {} has the label {} of {}", i, last, limits.labels));
+      break;
+    case ProblemType::multi_label_classification:
+      if (inLast && uint32_t(last) >> inLast)
+        invalid(f.path, fmt::format("damaged: text {} has a label beyond {}", i, limits.labels));
+      break;
+    case ProblemType::regression:
+      if (!std::isfinite(std::bit_cast<float>(last)))
+        invalid(f.path, fmt::format("damaged: text {} has a label that is no finite number", i));
+    }
+  }
 }
 
 void LabelledData::readEnds(File &f) const {
@@ -139,7 +170,7 @@ void LabelledData::trainingRow(uint64_t seed, int64_t g, const SequenceRow &row)
   evalRow(Permutation(texts, seed, uint64_t(g / texts))(g % texts), row);
 }
 
-int64_t LabelledData::targets(uint64_t, int64_t, int64_t count) const { return count; }
+int64_t LabelledData::targets(uint64_t, int64_t, int64_t count) const { return count * targetsOfText(); }
 
 int64_t LabelledData::evalRow(int64_t number, const SequenceRow &row) const {
   size_t i = files.size() - 1;
@@ -156,12 +187,22 @@ int64_t LabelledData::evalRow(int64_t number, const SequenceRow &row) const {
     row.documents[2 * t] = 0;
     row.documents[2 * t + 1] = length;
   }
-  row.y[0] = f.labels[text];
-  return 1;
+  const int32_t *right = &f.labels[text * size_t(f.header.wordsOfText())];
+  if (limits.problem == ProblemType::multi_label_classification)
+    for (int64_t l = 0; l < limits.labels; ++l)
+      row.y[l] = int32_t(uint32_t(right[l / 32]) >> l % 32 & 1);
+  else if (limits.problem == ProblemType::regression)
+    row.number[0] = std::bit_cast<float>(right[0]);
+  else
+    row.y[0] = right[0];
+  return targetsOfText();
 }
 
 void LabelledData::emptyRow(const SequenceRow &row) const {
-  row.y[0] = -1;
+  if (row.number)
+    row.number[0] = 0;
+  else
+    std::fill_n(row.y, targetsOfText(), -1);
   for (int64_t t = 0; t < limits.blockSize; ++t) {
     row.x[t] = row.types[t] = 0;
     row.documents[2 * t] = t;

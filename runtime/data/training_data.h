@@ -15,9 +15,10 @@ namespace gptc {
 /// Where the arguments of @train_step, @accumulate and @eval have one sequence of T tokens.
 struct SequenceRow {
   int32_t *x;          // [T]
-  int32_t *y;          // targets: [T], of a text with a label [1]
+  int32_t *y;          // targets: [T]; of a text its label [1], or for each of L labels whether it is right [L]
   int64_t *documents;  // [T,2], of a text with a label; else null
   int32_t *types;      // [T], of a text with a label; else null
+  float *number;       // the target of a regression [1], for which y is null; else null
 };
 
 class TrainingData {

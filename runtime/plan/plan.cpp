@@ -270,10 +270,17 @@ static std::string signatureProblem(const Module &m, int64_t shards, int64_t acc
   const std::vector<Type> step(m.state("loss_scale") ? 4 : 3, scalar);
   const bool accumulates = accumulate > 1;
   const int64_t B = fact<&BatchFacts::microBatch>(m), labels = fact<&ModelFacts::labels>(m);
+  if (labels != 1 && fact<&ModelFacts::problemType>(m) == ProblemType::regression)
+    return fmt::format("a regression of {} labels", labels);
   std::vector<Type> batch = {tokens, tokens}, evaluated = {Type(DType::f32, {B, T})};
   if (labels) {
     batch = {tokens, Type(DType::i32, {B, 1}), Type(DType::i64, {B, T, 2}), tokens};
     evaluated = {Type(DType::f32, {B, 1}), Type(DType::f32, {B, 1, labels})};
+    const ProblemType problem = fact<&ModelFacts::problemType>(m);
+    if (problem == ProblemType::regression)
+      batch[1] = Type(DType::f32, {B, 1});
+    else if (problem == ProblemType::multi_label_classification)
+      batch[1].dims[1] = evaluated[0].dims[1] = Dim(labels);
   }
   std::vector<Type> counted = batch;
   counted.insert(counted.end(), {count, scalar});

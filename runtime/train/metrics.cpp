@@ -43,11 +43,6 @@ MetricsLog::MetricsLog(const std::string &outDir, int64_t step) : path(outDir + 
   fd = openAppending(path);
 }
 
-bool isRight(const float *logits, int64_t count, int32_t target) {
-  return std::all_of(logits, logits + count, [](float x) { return std::isfinite(x); }) &&
-         std::max_element(logits, logits + count) - logits == target;
-}
-
 std::map<int64_t, LoggedStep> readLoggedSteps(const std::string &outDir) {
   std::map<int64_t, LoggedStep> steps;
   const FileText file = readTextFile(outDir + "/log.jsonl", kLogLimit);
@@ -81,10 +76,12 @@ void MetricsLog::step(const StepMetrics &m) {
       m.lossScale > 0 ? fmt::format(", \"loss_scale\": {}", m.lossScale) : "", timeNow()));
 }
 
-void MetricsLog::evaluation(int64_t step, double valLoss, std::optional<double> accuracy) {
+void MetricsLog::evaluation(int64_t step, double valLoss, const std::vector<Measure> &measures) {
   evaluated = step;
-  line(fmt::format("{{\"step\": {}, \"val_loss\": {}{}, \"time\": \"{}\"}}\n", step, number(valLoss),
-                   accuracy ? fmt::format(", \"val_accuracy\": {}", number(*accuracy)) : "", timeNow()));
+  std::string more;
+  for (const Measure &m : measures)
+    more += fmt::format(", \"val_{}\": {}", m.name, number(m.value));
+  line(fmt::format("{{\"step\": {}, \"val_loss\": {}{}, \"time\": \"{}\"}}\n", step, number(valLoss), more, timeNow()));
 }
 
 std::string fitLine(llvm::ArrayRef<LineField> fields, size_t columns) {

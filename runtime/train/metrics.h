@@ -1,14 +1,16 @@
 // Reports of a run: log.jsonl for programs, a live line for people.
 #pragma once
 
+#include "runtime/train/label_measures.h"
+
 #include "llvm/ADT/ArrayRef.h"
 
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <map>
-#include <optional>
 #include <string>
+#include <vector>
 
 namespace gptc {
 
@@ -25,8 +27,9 @@ struct StepMetrics {
 
 /// OUT_DIR/log.jsonl: one object per line, each written by one call. A step has `step, loss, lr, grad_norm, ms,
 /// tokens_per_s, mfu`; also `mfu_measured`, a share of the measured peak, if `mfu` is a share of a data sheet's; and
-/// `loss_scale` with fp16. An evaluation has `step, val_loss`, and `val_accuracy` of a model with labels. Both have
-/// `time`, when the line was written (timeNow). Numbers read back to the same value; non-finite ones are null.
+/// `loss_scale` with fp16. An evaluation has `step, val_loss`, and of a model with labels its measures, as
+/// `val_accuracy` (LabelMeasures). Both have `time`, when the line was written (timeNow). Numbers read back to the same
+/// value; non-finite ones are null.
 class MetricsLog {
 public:
   /// Opens the log for a run at `step`: drops later lines and an incomplete last line. Throws UserError(Unwritable,
@@ -35,7 +38,7 @@ public:
   ~MetricsLog();
   MetricsLog(const MetricsLog &) = delete;
   void step(const StepMetrics &m);
-  void evaluation(int64_t step, double valLoss, std::optional<double> accuracy = std::nullopt);
+  void evaluation(int64_t step, double valLoss, const std::vector<Measure> &measures = {});
   /// Step of the last evaluation in the log; -1 if there is none.
   int64_t lastEvaluation() const { return evaluated; }
 
@@ -52,10 +55,6 @@ struct LoggedStep {
 };
 /// The training steps in OUT_DIR/log.jsonl. Lines that are none are ignored.
 std::map<int64_t, LoggedStep> readLoggedSteps(const std::string &outDir);
-
-/// Whether the `count` logits of a text are largest at the target; of equal ones the first counts. False if one of them
-/// is not finite.
-bool isRight(const float *logits, int64_t count, int32_t target);
 
 /// A part of the live line. If not all parts fit, those of the lowest priority are left out.
 struct LineField {

@@ -8,21 +8,21 @@ namespace gptc {
 
 class SequenceBatch {
 public:
-  /// For the sequences of a function whose first arguments are %x, %y and, of a model with labels, %documents and
-  /// %types.
+  /// For the sequences of a function whose first arguments are %x, %y (floats: of a regression) and, of a model with
+  /// labels, %documents and %types.
   explicit SequenceBatch(const Function &f);
 
   int64_t size() const { return B; }
   int64_t tokens() const { return T; }
   /// Where sequence b stands.
   SequenceRow row(int64_t b);
-  int32_t target(int64_t b) const { return y[size_t(b * perRow)]; }
   /// Pointers to the arguments, which stay where they are, and then to `more`.
   std::vector<const void *> args(std::initializer_list<const void *> more = {}) const;
 
 private:
   int64_t B, T, perRow;  // perRow: targets of a sequence
   std::vector<int32_t> x, y, types;
+  std::vector<float> numbers;  // in place of y
   std::vector<int64_t> documents;
 };
 

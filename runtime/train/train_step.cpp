@@ -41,7 +41,8 @@ std::unique_ptr<TrainingData> open(const Plan &plan, const std::string &pattern,
                                                        .types = model.tokenTypes,
                                                        .blockSize = model.blockSize,
                                                        .labels = model.labels,
-                                                       .names = labelNamesOf(plan)});
+                                                       .names = labelNamesOf(plan),
+                                                       .problem = model.problemType});
 }
 
 }  // namespace

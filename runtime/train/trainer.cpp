@@ -493,7 +493,7 @@ private:
     evaluated = step;
     valLoss = found->loss;
     if (log)
-      log->evaluation(step, valLoss, found->accuracy);
+      log->evaluation(step, valLoss, found->measures);
     // For a run that was stopped before it could evaluate.
     if (step == saved && first() && std::isfinite(valLoss)) {
       store.noteValidation(step, valLoss);
@@ -501,10 +501,11 @@ private:
     }
     if (events)
       events->scalars(step, {{"val_loss", float(valLoss)}});
-    if (events && found->accuracy)
-      events->scalars(step, {{"val_accuracy", float(*found->accuracy)}});
-    progress.say(fmt::format("step {}  val loss {:.4f}{}", step, valLoss,
-                             found->accuracy ? fmt::format("  accuracy {:.4f}", *found->accuracy) : ""));
+    for (const Measure &measure : found->measures)
+      if (events)
+        events->scalars(step, {{"val_" + measure.name, float(measure.value)}});
+    const std::string more = measuresInWords(*found);
+    progress.say(fmt::format("step {}  val loss {:.4f}{}{}", step, valLoss, more.empty() ? "" : "  ", more));
   }
 
   void report(const StepResult &r) {
@@ -723,43 +724,65 @@ std::optional<Evaluation> evaluate(Executor &executor, const TrainingData &data,
   const int64_t windows = batches > 0 && batches <= every / global ? batches * global : every;
   const std::vector<Type> results = eval.results();
   const Type &losses = results[0];
-  const bool labelled = results.size() > 1;
+  std::optional<LabelMeasures> measures;
+  if (const auto model = factsOf<ModelFacts>(executor.planned()); results.size() > 1)
+    measures.emplace(model.problemType, model.labels);
   Communicator *const dataRanks = executor.along("data");
   const int64_t ranks = dataRanks ? dataRanks->world : 1, rank = dataRanks ? dataRanks->rank : 0;
   const size_t each = losses.paddedElements();
   std::vector<float> all(dataRanks ? ranks * each : 0);
-  double sum = 0, counts[] = {0, 0};  // targets, and texts whose label is right
+  using Record = LabelMeasures::Record;
+  std::vector<Record> own(measures ? size_t(B) : 0), records(own.size() * size_t(ranks));
+  double sum = 0, targets = 0;
   // Ranks take micro-batches in turn, and all add all losses in one order.
   for (int64_t w = 0; w < windows; w += ranks * B) {
     for (int64_t b = 0; b < B; ++b)
       if (const int64_t i = w + rank * B + b; i < windows)
-        counts[0] += double(data.evalRow(data.spreadWindow(i, windows), batch.row(b)));
+        targets += double(data.evalRow(data.spreadWindow(i, windows), batch.row(b)));
       else
         data.emptyRow(batch.row(b));
     executor.run("eval", batch.args());
-    if (labelled) {
+    if (measures) {
       const auto *logits = static_cast<const float *>(executor.result("eval", 1));
       for (int64_t b = 0; b < B; ++b)
-        counts[1] += isRight(logits + b * results[1].padded(2), results[1].dim(2), batch.target(b));
+        own[size_t(b)] = measures->recordOf(logits + b * results[1].padded(2), batch.row(b));
     }
     const float *nll = static_cast<const float *>(executor.result("eval", 0));
     Pulse::get().goesOn();
     if (dataRanks) {
       dataRanks->run({{Collective::Kind::all_gather, nll, all.data(), each, DType::f32}}, SumOrder::fast);
       nll = all.data();
+      if (measures)
+        dataRanks->run(
+            {{Collective::Kind::all_gather, own.data(), records.data(), own.size() * sizeof(Record) / 4, DType::f32}},
+            SumOrder::fast);
+    } else {
+      records = own;
     }
-    for (int64_t b = 0; b < std::min(ranks * B, windows - w); ++b)
+    for (int64_t b = 0; b < std::min(ranks * B, windows - w); ++b) {
       for (int64_t i = 0; i < losses.dim(1); ++i)
         sum += nll[b * losses.padded(1) + i];
+      if (measures)
+        measures->add(records[size_t(b)]);
+    }
     if (stop && stop())
       return std::nullopt;
   }
   if (dataRanks)
-    dataRanks->run({{Collective::Kind::all_reduce, counts, counts, std::size(counts), DType::f64}}, SumOrder::fast);
-  Evaluation found{.loss = plainNan(sum / counts[0]), .accuracy = std::nullopt};
-  if (labelled)
-    found.accuracy = counts[1] / counts[0];
+    dataRanks->run({{Collective::Kind::all_reduce, &targets, &targets, 1, DType::f64}}, SumOrder::fast);
+  Evaluation found{.loss = plainNan(sum / targets)};
+  if (measures) {
+    found.measures = measures->result();
+    found.texts = measures->texts();
+  }
   return found;
+}
+
+std::string measuresInWords(const Evaluation &found) {
+  std::string words;
+  for (const Measure &m : found.measures)
+    words += fmt::format("{} {:.4f}  ", m.name, plainNan(m.value));
+  return found.measures.empty() ? "" : fmt::format("{}of {} text{}", words, found.texts, found.texts == 1 ? "" : "s");
 }
 
 void train(Session &session, const TrainOptions &options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/data/training_data.h"
+#include "runtime/train/label_measures.h"
 #include "runtime/train/session.h"
 
 #include <cmath>
@@ -50,9 +51,13 @@ void train(Session &session, const TrainOptions &options);
 int64_t evalBatch(const Module &m);
 
 struct Evaluation {
-  double loss = NAN;               // mean per target
-  std::optional<double> accuracy;  // of a model with labels: the part of texts whose label has the largest logit
+  double loss = NAN;  // mean per target
+  // Of a model with labels:
+  std::vector<Measure> measures = {};
+  int64_t texts = 0;
 };
+/// "accuracy 0.8750  of 24 texts"; "" of a model of tokens.
+std::string measuresInWords(const Evaluation &found);
 
 /// Evaluates `batches` global batches spread evenly over the set (0: all of it), independent of the micro-batch. Runs
 /// @eval. nullopt if `stop` returned true.

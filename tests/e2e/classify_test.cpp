@@ -215,6 +215,33 @@ TEST_F(ClassifyTest, PairsAreReadAndScoredAsByTransformers) {
   }
 }
 
+TEST_F(ClassifyTest, LabelsAboveAThresholdAreRight) {
+  const std::string dir = folder("several"), text = textsOf(goldenOf("several"))[3];
+  const auto labelsBy = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {dir, "--text", text});
+    const json line = json::parse(linesOf(more).at(0));
+    return std::pair(line.at("labels"), line.at("scores"));
+  };
+  const json scores = labelsBy({}).second;
+  const auto above = [&](double threshold) {
+    json right = json::array();
+    for (const char *name : {"toxic", "insult", "threat", "spam"})
+      if (scores.at(name).get<double>() > threshold)
+        right.push_back(name);
+    return right;
+  };
+  EXPECT_EQ(labelsBy({}).first, above(0.5));
+  const double second = scores.at("toxic").get<double>() - 1e-3;
+  EXPECT_NE(above(0.8), above(0.5));
+  for (const double threshold : {0.0, 0.8, second, 1.0})
+    EXPECT_EQ(labelsBy({"--threshold", fmt::format("{}", threshold)}).first, above(threshold)) << threshold;
+  EXPECT_EQ(labelsBy({"--top", "1"}).first, above(0.5)) << "whatever is shown of the scores";
+  refuses({dir, "--text", text, "--threshold", "1.5"}, 2, "--threshold");
+  refuses({folder("two"), "--text", text, "--threshold", "0.5"}, 2,
+          "--threshold: the model's problem_type is single_label_classification");
+  EXPECT_FALSE(json::parse(linesOf({folder("two"), "--text", text}).at(0)).contains("labels"));
+}
+
 TEST_F(ClassifyTest, APairHasTheSameBitsAloneAndAmongOthers) {
   const json golden = goldenOf("pair");
   const std::string dir = folder("pair"), file = objectsOf(golden);

@@ -34,6 +34,14 @@ def load(folder):
     return model.eval()  # without dropout, as the run was
 
 
+def targets(config, labels):
+    if config.problem_type == "regression":
+        return torch.tensor(labels, dtype=torch.float32)
+    if config.problem_type == "multi_label_classification":
+        return torch.tensor([[float(config.id2label[i] in right) for i in range(config.num_labels)] for right in labels])
+    return torch.tensor([config.label2id[label] for label in labels])
+
+
 def main():
     folder, texts, log, mine, text, logits = sys.argv[1:]
     model = load(folder)
@@ -42,7 +50,7 @@ def main():
     longest = max(map(len, rows))
     ids = torch.tensor([r + [0] * (longest - len(r)) for r in rows])
     mask = torch.tensor([[1] * len(r) + [0] * (longest - len(r)) for r in rows])
-    labels = torch.tensor([model.config.label2id[e["label"]] for e in examples])
+    labels = targets(model.config, [e["label"] for e in examples])
     # Decay is of matrices only.
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim <= 1]

@@ -44,10 +44,17 @@ struct LabelsTest : ::testing::Test {
     return fmt::format("{}", fmt::join(words, " "));
   }
   static std::string label(int i) { return i % 2 ? "bright" : "dull"; }
-  std::string writeTexts() {
+  static constexpr const char *several = "multi_label_classification", *regression = "regression";
+  /// The same as several labels, of which one is always right, and as a number.
+  static json labelOf(int i, const std::string &problem) {
+    if (problem == several)
+      return i % 2 ? json::array({"toxic"}) : json::array({"spam", "toxic"});
+    return problem == regression ? json(i % 2 ? 1.5 : -0.25) : json(label(i));
+  }
+  std::string writeTexts(const std::string &problem = "") {
     std::string lines;
     for (int i = 0; i < texts; ++i)
-      lines += json{{"text", text(i)}, {"label", label(i)}}.dump() + "\n";
+      lines += json{{"text", text(i)}, {"label", labelOf(i, problem)}}.dump() + "\n";
     writeFile(w.path("texts.jsonl"), lines);
     return w.path("texts.jsonl");
   }
@@ -58,10 +65,15 @@ struct LabelsTest : ::testing::Test {
     EXPECT_NE(r.output.find(why), std::string::npos) << why << "\n" << r.output;
   }
 
-  /// Prepares the texts and writes model.toml, to begin with a folder.
-  void prepare(const std::string &dir, const std::string &labels) {
-    good(w.gptc({"data", "prepare", writeTexts(), "--tokenizer", dir + "/tokenizer.json", "--labels", labels,
-                 "--val-fraction", "0", "--out", w.path("data")}));
+  /// Prepares the texts and writes model.toml, to begin with a folder. "": one label is right.
+  void prepare(const std::string &dir, const std::string &labels, const std::string &problem = "") {
+    std::vector<std::string> args = {
+        "data",        "prepare", writeTexts(problem), "--tokenizer", dir + "/tokenizer.json",
+        "--labels",    labels,    "--val-fraction",    "0",           "--out",
+        w.path("data")};
+    if (!problem.empty())
+      args.insert(args.end(), {"--problem-type", problem});
+    good(w.gptc(args));
     const Result r =
         w.gptc({"import", dir, "--labels", w.path("data/labels.json"), "--force", "-o", w.path("model.toml")});
     good(r);
@@ -87,8 +99,8 @@ struct LabelsTest : ::testing::Test {
     good(w.gptc(args));
     return w.path(name);
   }
-  /// The labels that a classifier gives the texts.
-  std::vector<std::string> labelsBy(std::vector<std::string> args) {
+  /// A member of what a classifier says of the texts.
+  std::vector<json> saidBy(std::vector<std::string> args, const char *member) {
     std::string lines;
     for (int i = 0; i < texts; ++i)
       lines += text(i) + "\n";
@@ -99,12 +111,16 @@ struct LabelsTest : ::testing::Test {
       args.resize(args.size() - 2);
     const Result r = w.gptrun(args);
     EXPECT_EQ(r.code, 0) << r.output;
-    std::vector<std::string> found;
+    std::vector<json> found;
     std::istringstream in(r.output);
     for (std::string line; std::getline(in, line);)
       if (line.starts_with("{"))
-        found.push_back(json::parse(line).at("label"));
+        found.push_back(json::parse(line).at(member));
     return found;
+  }
+  std::vector<std::string> labelsBy(const std::vector<std::string> &args) {
+    const std::vector<json> all = saidBy(args, "label");
+    return {all.begin(), all.end()};
   }
   static std::vector<std::string> wanted() {
     std::vector<std::string> all;
@@ -152,6 +168,77 @@ TEST_F(LabelsTest, AKeywordIsLearned) {
     refuses(w.gptrun({"sample", plan, "--out-dir", out, "--prompt", "t7"}), 3, "a classifier of texts cannot continue");
     // What was made here is a beginning again, its head included.
     good(w.gptc({"import", mine, "--labels", w.path("data/labels.json"), "--force", "-o", w.path("again.toml")}));
+  }
+}
+
+TEST_F(LabelsTest, SeveralLabelsAndNumbersAreLearned) {
+  const std::string dir = folder("hf/bert");
+  for (const std::string problem : {several, regression}) {
+    prepare(dir, problem == several ? "spam,threat,toxic" : "score", problem);
+    const std::string plan = compile(problem, {"train.steps=400", "train.micro_batch=8", "optimizer.schedule=linear"}),
+                      out = plan + "-out";
+    good(w.gptrun({plan, "--out-dir", out}));
+    const Result evaluated = w.gptrun({"eval", plan, "--out-dir", out, "--data", w.path("data/train.bin")});
+    good(evaluated);
+    EXPECT_NE(evaluated.output.find("  of 24 texts  ("), std::string::npos) << evaluated.output;
+    json last;
+    std::istringstream log(readFile(out + "/log.jsonl"));
+    for (std::string line; std::getline(log, line);)
+      if (json one = json::parse(line); one.contains("val_loss"))
+        last = std::move(one);
+    const std::string latest = out + "/checkpoints/latest";
+    EXPECT_EQ(json::parse(readFile(latest + "/config.json")).at("problem_type"), problem);
+    if (problem == several) {
+      EXPECT_EQ(last.at("val_micro_f1"), 1.0);
+      EXPECT_EQ(last.at("val_accuracy"), 1.0);
+      std::vector<json> wanted;
+      for (int i = 0; i < texts; ++i)
+        wanted.push_back(labelOf(i, problem));
+      EXPECT_EQ(saidBy({plan, "--out-dir", out}, "labels"), wanted);
+      EXPECT_EQ(saidBy({latest}, "labels"), wanted);
+    } else {
+      // The loss is the mean of squared errors.
+      EXPECT_NEAR(last.at("val_mse").get<double>(), last.at("val_loss").get<double>(), 1e-5);
+      EXPECT_LT(last.at("val_mse").get<double>(), 0.05);
+      EXPECT_GT(last.at("val_pearson").get<double>(), 0.95);
+      const std::vector<json> scores = saidBy({plan, "--out-dir", out}, "score");
+      ASSERT_EQ(scores.size(), size_t(texts));
+      double squares = 0;
+      for (int i = 0; i < texts; ++i)
+        squares += std::pow(scores[size_t(i)].get<double>() - labelOf(i, problem).get<double>(), 2);
+      EXPECT_NEAR(squares / texts, last.at("val_mse").get<double>(), 1e-5);
+      EXPECT_EQ(saidBy({latest}, "score").size(), scores.size());
+    }
+    // A head is a beginning for its own problem alone.
+    good(w.gptc({"import", latest, "--labels", w.path("data/labels.json"), "--force", "-o", w.path("again.toml")}));
+    writeFile(w.path("other.json"), "[\"a\", \"b\", \"c\"]");
+    refuses(w.gptc({"import", latest, "--labels", w.path("other.json"), "--force", "-o", w.path("again.toml")}), 3,
+            "the head there is of " + problem);
+    // And so is a file of texts.
+    good(w.gptc({"data", "prepare", writeTexts(), "--tokenizer", dir + "/tokenizer.json", "--labels", "auto", "--out",
+                 w.path("other")}));
+    refuses(w.gptrun({"eval", plan, "--out-dir", out, "--data", w.path("other/train.bin")}), 3,
+            "its labels are for single_label_classification, and the model's for " + problem);
+  }
+}
+
+TEST_F(LabelsTest, OtherProblemsKeepTheirBits) {
+  const std::string dir = folder("hf/bert");
+  for (const std::string problem : {several, regression}) {
+    prepare(dir, problem == several ? "spam,threat,toxic" : "score", problem);
+    const auto named = [&](const std::string &name) { return problem + "-" + name; };
+    const std::string whole = compile(named("whole"), {"train.steps=6", "model.dropout=0.1"}),
+                      state = w.train(whole, named("whole-out"));
+    ASSERT_FALSE(state.empty());
+    EXPECT_EQ(
+        w.train(compile(named("5"), {"train.steps=6", "model.dropout=0.1", "train.micro_batch=3"}), named("5-out")),
+        state);
+    // Measures too.
+    const std::string sharded = compile(named("sharded"),
+                                        {"train.steps=4", "train.micro_batch=6", "parallel.logical_shards=2"}),
+                      both = w.train(sharded, named("one-rank"));
+    EXPECT_EQ(w.train(sharded, named("two-ranks"), {"--ranks-per-node", "2"}), both);
+    EXPECT_EQ(logLines(w.path(named("two-ranks"))), logLines(w.path(named("one-rank"))));
   }
 }
 
@@ -260,8 +347,11 @@ TEST_F(LabelsTest, WhatDoesNotFitIsNamed) {
 }
 
 // The gradients of the graph that a run differentiates, of what is new in it.
-TEST(LabelledModule, GradientsAreFiniteDifferences) {
+void compareGradients(gptc::ProblemType problem) {
   using namespace gptc;
+  SCOPED_TRACE(nameOf(problem));
+  const bool areSeveral = problem == ProblemType::multi_label_classification,
+             isNumber = problem == ProblemType::regression;
   Config c;
   c.name = "small";
   ModelConfig &m = c.model;
@@ -276,7 +366,8 @@ TEST(LabelledModule, GradientsAreFiniteDifferences) {
   m.normPosition = NormPosition::post;
   m.activation = Activation::gelu;
   m.tokenTypes = 2;
-  m.labels = 3;
+  m.labels = isNumber ? 1 : 3;
+  m.problemType = problem;
   m.qkvBias = m.attentionBias = m.mlpBias = m.normBias = true;
   c.train.microBatch = 3;
   c.train.accumulate = 1;
@@ -293,6 +384,15 @@ TEST(LabelledModule, GradientsAreFiniteDifferences) {
         t.data[i] += 0.2 * std::cos(double(3 * i + s->name.size()));
   }
   std::vector<double> tokens(12), labels = {2, 0, 1}, documents(24), types(12);
+  Type labelType(DType::i32, {3, 1});
+  if (areSeveral) {
+    labels = {0, 1, 1, 0, 0, 0, 1, 0, 1};
+    labelType.dims[1] = Dim(3);
+  } else if (isNumber) {
+    labels = {0.5, -1.25, 3};
+    labelType.dtype = DType::f32;
+  }
+  const auto targets = double(labels.size());
   const int lengths[] = {3, 1, 4};
   for (int b = 0; b < 3; ++b)
     for (int t = 0; t < 4; ++t) {
@@ -303,12 +403,12 @@ TEST(LabelledModule, GradientsAreFiniteDifferences) {
       documents[size_t(2 * i)] = text ? 0 : t;
       documents[size_t(2 * i + 1)] = text ? lengths[b] : t + 1;
     }
-  std::vector<Tensor> args = {Tensor(Type(DType::i32, {3, 4}), tokens), Tensor(Type(DType::i32, {3, 1}), labels),
+  std::vector<Tensor> args = {Tensor(Type(DType::i32, {3, 4}), tokens), Tensor(labelType, labels),
                               Tensor(Type(DType::i64, {3, 4, 2}), documents), Tensor(Type(DType::i32, {3, 4}), types),
                               Tensor::scalar(0, DType::i64)};
-  const auto loss = [&] { return interpret(*forward->function("forward"), args, states)[0].data[0] / 3; };
+  const auto loss = [&] { return interpret(*forward->function("forward"), args, states)[0].data[0] / targets; };
   std::vector<Tensor> all = args;
-  all.push_back(Tensor::scalar(3));
+  all.push_back(Tensor::scalar(targets));
   const std::vector<Tensor> results = interpret(*joint->function("train_step"), all, states);
   EXPECT_NEAR(results[0].data[0], loss(), 1e-12);
   size_t next = 1, compared = 0;
@@ -344,31 +444,41 @@ TEST(LabelledModule, GradientsAreFiniteDifferences) {
   EXPECT_EQ(next, results.size());
 }
 
+TEST(LabelledModule, GradientsAreFiniteDifferences) {
+  for (const gptc::ProblemType problem : {gptc::ProblemType::single_label_classification,
+                                          gptc::ProblemType::multi_label_classification, gptc::ProblemType::regression})
+    compareGradients(problem);
+}
+
 // Ten steps of AdamW by transformers' BertForSequenceClassification, on all texts at once.
 TEST_F(LabelsTest, LossesAreThoseOfTransformers) {
-  const std::string dir = folder("labels/two");
-  prepare(dir, dir);
-  const std::string plan = compile("plan", {"train.steps=10", "optimizer.lr=0.003", "optimizer.betas=[0.9, 0.95]",
-                                            "optimizer.weight_decay=0.1", "train.grad_clip=0", "train.micro_batch=6"});
-  good(w.gptrun({plan, "--out-dir", w.path("out")}));
-  good(w.gptc({"export", w.path("out"), "-o", w.path("mine")}));
-  const Result classified =
-      w.gptrun({"classify", w.path("mine"), "--precision", "fp32", "--logits", "--text", text(7)});
-  good(classified);
-  const size_t begin = classified.output.find("{\"");
-  ASSERT_NE(begin, std::string::npos) << classified.output;
-  const std::string line = classified.output.substr(begin, classified.output.find('\n', begin) - begin),
-                    logits = json::parse(line).at("logits").dump();
-  for (const std::string &version : gptc::test::transformersPaths()) {
-    const gptc::test::Compared r =
-        gptc::test::compareBy("tests/e2e/labels_compare.py",
-                              fmt::format("'{}' '{}' '{}' '{}' '{}' '{}'", dir, w.path("texts.jsonl"),
-                                          w.path("out/log.jsonl"), w.path("mine"), text(7), logits),
-                              version);
-    if (r.isMissing())
-      GTEST_SKIP() << "no Python with transformers and PyTorch: " << r.said;
-    EXPECT_EQ(r.code, 0) << r.said;
-    std::printf("%s", r.said.c_str());
+  const std::pair<const char *, std::string> heads[] = {{"two", ""}, {"several", several}, {"score", regression}};
+  for (const auto &[head, problem] : heads) {
+    const std::string dir = folder(std::string("labels/") + head), out = w.path(std::string(head) + "-out"),
+                      mine = w.path(std::string(head) + "-mine");
+    prepare(dir, dir, problem);
+    const std::string plan = compile(std::string(head) + ".plan",
+                                     {"train.steps=10", "optimizer.lr=0.003", "optimizer.betas=[0.9, 0.95]",
+                                      "optimizer.weight_decay=0.1", "train.grad_clip=0", "train.micro_batch=6"});
+    good(w.gptrun({plan, "--out-dir", out}));
+    good(w.gptc({"export", out, "-o", mine}));
+    const Result classified = w.gptrun({"classify", mine, "--precision", "fp32", "--logits", "--text", text(7)});
+    good(classified);
+    const size_t begin = classified.output.find("{\"");
+    ASSERT_NE(begin, std::string::npos) << classified.output;
+    const std::string line = classified.output.substr(begin, classified.output.find('\n', begin) - begin),
+                      logits = json::parse(line).at("logits").dump();
+    for (const std::string &version : gptc::test::transformersPaths()) {
+      const gptc::test::Compared r =
+          gptc::test::compareBy("tests/e2e/labels_compare.py",
+                                fmt::format("'{}' '{}' '{}' '{}' '{}' '{}'", dir, w.path("texts.jsonl"),
+                                            out + "/log.jsonl", mine, text(7), logits),
+                                version);
+      if (r.isMissing())
+        GTEST_SKIP() << "no Python with transformers and PyTorch: " << r.said;
+      EXPECT_EQ(r.code, 0) << head << ": " << r.said;
+      std::printf("%s", r.said.c_str());
+    }
   }
 }
 

@@ -68,11 +68,12 @@ void prepareTextsWithLabels(const PrepareOptions &options, ProgressLine &progres
       fmt::print("{:<10} {:>13} texts {:>14} tokens {:>8.1f} tokens/text\n", what, split->texts, split->tokens,
                  double(split->tokens) / double(split->texts));
   constexpr size_t most = 20;
-  for (size_t i = 0; i < std::min(most, r.names.size()); ++i)
+  const std::vector<std::string> &names = r.labels.names;
+  for (size_t i = 0; i < std::min(most, names.size()); ++i)
     fmt::print("{:<10} {:>13} to train on {:>8} to validate on  {}\n", i ? "" : "labels", r.train.counts[i],
-               r.val.counts[i], r.names[i]);
-  if (r.names.size() > most)
-    fmt::print("{:<10} and {} more\n", "", r.names.size() - most);
+               r.val.counts[i], names[i]);
+  if (names.size() > most)
+    fmt::print("{:<10} and {} more\n", "", names.size() - most);
   fmt::print("{:<10} {}\n", "written", options.outDir);
   for (const std::string &note : r.notes)
     printError("note: {}\n", note);
@@ -88,6 +89,7 @@ void prepare(PrepareOptions options) {
     return prepareTextsWithLabels(options, progress);
   for (const auto &[option, given] : {std::pair("--label-key", !options.labelKey.empty()),
                                       {"--pair-key", !options.pairKey.empty()},
+                                      {"--problem-type", !options.problemType.empty()},
                                       {"--context", options.context > 0}})
     if (given)
       throw UserError(ErrorCode::Usage, fmt::format("{} is for texts with labels", option), "give --labels, too");
@@ -150,6 +152,10 @@ void addDataCommand(Command &app) {
            "*.tsv with such columns. Names of the labels in their order: bad,good; auto: those of the training texts; "
            "a labels.json; or a folder with a classifier")
       .type("NAMES");
+  c.option("--problem-type", options->problemType,
+           "What is learned of labels: which one is right, which are of several (a list), or a number [as --labels "
+           "says, else single_label_classification]")
+      .oneOf(allWords<ProblemType>());
   c.option("--label-key", options->labelKey, "Member or column that holds the label [label]").type("NAME");
   c.option("--pair-key", options->pairKey, "Member or column that holds the second text of a pair [text_pair]")
       .type("NAME");

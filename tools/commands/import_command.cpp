@@ -1,5 +1,4 @@
 // gptc import: writes a model.toml that begins with the weights of a Hugging Face folder or a GGUF file.
-#include "frontends/label_names.h"
 #include "frontends/model_text.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
@@ -99,7 +98,7 @@ void importModel(const ImportOptions &o) {
   if (!o.force && fs::exists(fs::symlink_status(o.out)))
     throw UserError(ErrorCode::Unwritable, fmt::format("{} is there already", o.out),
                     fmt::format("-o FILE writes another one, --force writes over {}", o.out));
-  const std::vector<std::string> labels = o.labels.empty() ? std::vector<std::string>() : readLabelNames(o.labels);
+  const LabelNames labels = o.labels.empty() ? LabelNames() : readLabelNames(o.labels);
   const ImportedModel f = importedModel(o.dir, purposeOf(o), labels);
   if (!f.note.empty())
     printError("note: {}\n", f.note);

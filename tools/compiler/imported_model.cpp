@@ -3,7 +3,6 @@
 #include "codegen/codegen.h"
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_families.h"
-#include "frontends/label_names.h"
 #include "frontends/model_builder.h"
 #include "frontends/model_text.h"
 #include "frontends/tokenizer/tokenizer.h"
@@ -106,7 +105,7 @@ json contentOf(const fs::path &path) {
   return content;
 }
 
-ImportedModel inFolder(const std::string &dir, ImportFor purpose, const std::vector<std::string> &labels) {
+ImportedModel inFolder(const std::string &dir, ImportFor purpose, const LabelNames &labels) {
   std::error_code e;
   if (fs::is_regular_file(dir, e)) {
     const fs::path folder = fs::path(dir).has_parent_path() ? fs::path(dir).parent_path() : fs::path(".");
@@ -129,7 +128,8 @@ ImportedModel inFolder(const std::string &dir, ImportFor purpose, const std::vec
     found.labels = readHfLabels(dir);
   if (purpose == ImportFor::newLabels) {
     requireBert(dir, built.model);
-    found.labels.names = labels;
+    found.labels.names = labels.names;
+    found.labels.problem = labels.problem;
     if (const std::vector<Diagnostic> differ = compareLabels(dir, labels, found.note); !differ.empty())
       throw UserError(differ);
   }
@@ -208,7 +208,7 @@ std::string ImportedModel::tokenizerProblem(ImportFor purpose) const {
   return why;
 }
 
-ImportedModel importedModel(const std::string &path, ImportFor purpose, const std::vector<std::string> &labels) {
+ImportedModel importedModel(const std::string &path, ImportFor purpose, const LabelNames &labels) {
   return isGguf(path) ? inGguf(path, purpose) : inFolder(path, purpose, labels);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "frontends/hf_labels.h"
+#include "frontends/label_names.h"
 #include "frontends/toml_config.h"
 #include "runtime/checkpoint/gguf_weights.h"
 #include "runtime/plan/plan.h"
@@ -38,9 +39,9 @@ struct ImportedModel {
 
 /// Reads the description of a model and the headers of its weights, and checks that they fit and that all of it is
 /// built. Throws UserErrors FileMissing, CheckpointDamaged, CheckpointMismatch and NotBuiltYet.
-/// `labels`: the names of new ones, with which a classifier that is there must agree.
+/// `labels`: new ones, with which a classifier that is there must agree.
 ImportedModel importedModel(const std::string &path, ImportFor purpose = ImportFor::tokens,
-                            const std::vector<std::string> &labels = {});
+                            const LabelNames &labels = {});
 
 /// The configuration with its [model], and defaults beside it. Throws the UserErrors of the reader of configurations.
 Config configOf(const ImportedModel &model);

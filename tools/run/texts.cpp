@@ -455,12 +455,11 @@ void runEval(RunOptions o) {
   auto start = std::chrono::steady_clock::now();
   const Evaluation found = sampled
                                ? Evaluation{.loss = scoredLoss(session.executor, *data,
-                                                               steps > data->evalWindows() / each ? 0 : steps * each),
-                                            .accuracy = std::nullopt}
+                                                               steps > data->evalWindows() / each ? 0 : steps * each)}
                                : *evaluate(session.executor, *data, steps);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const std::string more = found.accuracy ? fmt::format("accuracy {:.4f}", *found.accuracy)
-                                          : fmt::format("perplexity {:.2f}", std::exp(found.loss));
+  const std::string measured = measuresInWords(found),
+                    more = measured.empty() ? fmt::format("perplexity {:.2f}", std::exp(found.loss)) : measured;
   fmt::print("{} {:.4f}  {}  ({}{}, {:.1f} s)\n", o.data.empty() ? "val loss" : "loss", found.loss, more,
              o.data.empty() ? "" : o.data + ", ", from, seconds);
 }

@@ -53,6 +53,10 @@ public:
   Classification(Executor &executor, const Tokenizer &tokenizer, const HfLabels &labels, TextForm form,
                  const ClassifyCommand &command)
       : classifier(executor), tokenizer(tokenizer), labels(labels), form(std::move(form)), command(command) {
+    if (command.threshold >= 0 && !mayBeSeveral())
+      throw UserError(ErrorCode::Usage,
+                      fmt::format("--threshold: the model's problem_type is {}", nameOf(labels.problem)),
+                      fmt::format("leave it out; it is for {}", nameOf(ProblemType::multi_label_classification)));
     GPTC_CHECK(classifier.labels() == int64_t(labels.names.size()), "{} labels have names", labels.names.size());
     for (const std::string &name : labels.names)
       names.push_back(nlohmann::json(name).dump());
@@ -69,10 +73,25 @@ public:
   }
 
 private:
+  bool mayBeSeveral() const { return labels.problem == ProblemType::multi_label_classification; }
+
+  /// `,"labels":[..]`, those that are right; "" where one is.
+  std::string rightOnes(const std::vector<double> &p) const {
+    if (!mayBeSeveral())
+      return "";
+    const double threshold = command.threshold >= 0 ? command.threshold : kUsualThreshold;
+    std::vector<std::string> right;
+    for (size_t i = 0; i < p.size(); ++i)
+      if (p[i] > threshold)
+        right.push_back(names[i]);
+    return fmt::format(",\"labels\":[{}]", fmt::join(right, ","));
+  }
+
   void write(const std::string &id, size_t tokens, const std::vector<float> &logits) {
     const std::vector<double> p = scoresOf(logits, labels.scores);
     std::vector<size_t> shown(p.size());
     std::iota(shown.begin(), shown.end(), size_t(0));
+    const bool isNumber = labels.problem == ProblemType::regression;
     const size_t best = size_t(std::max_element(p.begin(), p.end()) - p.begin());
     if (command.top) {
       llvm::stable_sort(shown, [&](size_t a, size_t b) { return p[a] > p[b]; });
@@ -82,11 +101,12 @@ private:
     for (const size_t i : shown)
       scores += fmt::format("{}{}:{}", scores.empty() ? "" : ",", names[i], float(p[i]));
     const std::string which = id.empty() ? fmt::format("\"text\":{}", written) : "\"id\":" + id,
-                      label = labels.isRegression ? "" : fmt::format(",\"label\":{}", names[best]),
-                      score = labels.isRegression && p.size() > 1 ? "" : fmt::format(",\"score\":{}", float(p[best]));
+                      label = isNumber ? "" : fmt::format(",\"label\":{}", names[best]),
+                      score = isNumber && p.size() > 1 ? "" : fmt::format(",\"score\":{}", float(p[best]));
     ++written;
-    const std::string line = fmt::format("{{{},\"tokens\":{}{}{},\"scores\":{{{}}}{}}}\n", which, tokens, label, score,
-                                         scores, command.logits ? ",\"logits\":" + numbersOf(logits) : "");
+    const std::string line =
+        fmt::format("{{{},\"tokens\":{}{}{}{},\"scores\":{{{}}}{}}}\n", which, tokens, label, score, rightOnes(p),
+                    scores, command.logits ? ",\"logits\":" + numbersOf(logits) : "");
     std::fwrite(line.data(), 1, line.size(), stdout);
   }
 
@@ -105,6 +125,9 @@ void addClassifyOptions(Command classify, ClassifyCommand &command) {
   addPairOptions(classify, addTextOptions(classify, command.input, "labels"), command.input);
   classify.option("--top", command.top, "scores of so many labels, best first; default: of all, in the model's order")
       .within(int64_t(1), int64_t(1) << 16);
+  classify
+      .option("--threshold", command.threshold, "where several labels may be right: the score above which one is [0.5]")
+      .within(0.0, 1.0);
   classify.flag("--logits", command.logits, "logits, too, in the model's order");
 }
 

@@ -48,7 +48,9 @@ StepRunner::StepRunner(std::unique_ptr<Module> planned, const Target &target, co
 void StepRunner::fillBatch(const Function &f) {
   const Module &p = *session.plan.planned;
   const auto model = factsOf<ModelFacts>(p);
-  const int64_t T = model.blockSize, perRow = model.labels ? 1 : T;
+  const int64_t T = model.blockSize, perRow = f.body.args[1]->type.dim(1);
+  const bool areBits = model.problemType == ProblemType::multi_label_classification;
+  const int64_t values = !model.labels ? model.vocabSize : areBits ? 2 : model.labels;  // that a target may have
   auto draw = [](uint32_t stream, int64_t i, int64_t below) {
     return int32_t(randomBits(randomKey(7, 0, stream, 0), uint64_t(i)) % uint64_t(below));
   };
@@ -57,8 +59,10 @@ void StepRunner::fillBatch(const Function &f) {
     const SequenceRow row = batch->row(b);
     for (int64_t t = 0; t < T; ++t)
       row.x[t] = draw(1, b * T + t, model.vocabSize);
-    for (int64_t t = 0; t < perRow; ++t)
-      row.y[t] = draw(0, b * perRow + t, model.labels ? model.labels : model.vocabSize);
+    for (int64_t t = 0; row.y && t < perRow; ++t)
+      row.y[t] = draw(0, b * perRow + t, values);
+    if (row.number)
+      row.number[0] = float(draw(0, b, 5));
     for (int64_t t = 0; row.documents && t < T; ++t) {  // a text of all tokens
       row.documents[2 * t] = row.types[t] = 0;
       row.documents[2 * t + 1] = T;

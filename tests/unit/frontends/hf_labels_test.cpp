@@ -76,12 +76,13 @@ TEST_F(HfLabelsTest, ProblemsDecideOnScores) {
                  two = read({{"problem_type", "regression"}}),
                  single = read({{"problem_type", "single_label_classification"}}),
                  oneOfSeveral = read({{"problem_type", "multi_label_classification"}, {"num_labels", 1}});
-  EXPECT_TRUE(usual.scores == LabelScores::softmax && !usual.isRegression);
-  EXPECT_TRUE(single.scores == LabelScores::softmax && !single.isRegression);
-  EXPECT_TRUE(one.scores == LabelScores::identity && one.isRegression);
-  EXPECT_TRUE(two.scores == LabelScores::identity && two.isRegression && two.names.size() == 2);
-  EXPECT_TRUE(several.scores == LabelScores::sigmoid && !several.isRegression);
-  EXPECT_TRUE(oneOfSeveral.scores == LabelScores::sigmoid && !oneOfSeveral.isRegression);
+  EXPECT_TRUE(usual.scores == LabelScores::softmax && usual.problem == ProblemType::single_label_classification);
+  EXPECT_TRUE(single.scores == LabelScores::softmax && single.problem == ProblemType::single_label_classification);
+  EXPECT_TRUE(one.scores == LabelScores::identity && one.problem == ProblemType::regression);
+  EXPECT_TRUE(two.scores == LabelScores::identity && two.problem == ProblemType::regression && two.names.size() == 2);
+  EXPECT_TRUE(several.scores == LabelScores::sigmoid && several.problem == ProblemType::multi_label_classification);
+  EXPECT_TRUE(oneOfSeveral.scores == LabelScores::sigmoid &&
+              oneOfSeveral.problem == ProblemType::multi_label_classification);
   EXPECT_EQ(problem({{"problem_type", "ranking"}}), "208 config.json: problem_type is \"ranking\"");
   EXPECT_EQ(problem({{"problem_type", 3}}), "208 config.json: problem_type is 3");
   EXPECT_EQ(problem({{"problem_type", "single_label_classification"}, {"num_labels", 1}}),

@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -27,7 +28,7 @@ using Names = std::vector<std::string>;
 struct Content {
   LabelledHeader header;
   std::vector<std::vector<uint32_t>> texts;
-  std::vector<int32_t> labels;
+  std::vector<int32_t> labels;  // words
   std::string names;
 };
 
@@ -59,9 +60,9 @@ protected:
     std::memcpy(&c.header, bytes.data(), sizeof c.header);
     EXPECT_EQ(int64_t(bytes.size()), c.header.bytes());
     std::vector<int64_t> ends(size_t(c.header.texts));
-    c.labels.resize(ends.size());
+    c.labels.resize(ends.size() * size_t(c.header.wordsOfText()));
     std::memcpy(ends.data(), bytes.data() + c.header.endsAt(), 8 * ends.size());
-    std::memcpy(c.labels.data(), bytes.data() + c.header.labelsAt(), 4 * ends.size());
+    std::memcpy(c.labels.data(), bytes.data() + c.header.labelsAt(), 4 * c.labels.size());
     for (int64_t i = 0, begin = 0; i < c.header.texts; begin = ends[size_t(i++)]) {
       std::vector<uint32_t> &text = c.texts.emplace_back(size_t(ends[size_t(i)] - begin));
       std::memcpy(text.data(), bytes.data() + c.header.tokensAt() + 4 * begin, 4 * text.size());
@@ -92,7 +93,7 @@ TEST_F(LabelPrepare, NamesAreThoseOfTheTexts) {
                                             "{\"label\": \"bad\", \"text\": \"t6\"}\r\n"
                                             "{\"text\": \"t7\", \"text_pair\": \"\", \"label\": \"good\"}");
   const LabelResult r = prepareLabels(options({file}));
-  EXPECT_EQ(r.names, (Names{"bad", "good"}));
+  EXPECT_EQ(r.labels.names, (Names{"bad", "good"}));
   EXPECT_EQ(r.train.texts, 3);
   EXPECT_EQ(r.train.tokens, 4 + 3 + 3);
   EXPECT_EQ(r.train.counts, (std::vector<int64_t>{1, 2}));
@@ -103,7 +104,7 @@ TEST_F(LabelPrepare, NamesAreThoseOfTheTexts) {
   EXPECT_EQ(c.texts, (std::vector<std::vector<uint32_t>>{{2, 4, 5, 3}, {2, 6, 3}, {2, 7, 3}}));
   EXPECT_EQ(c.labels, (std::vector<int32_t>{1, 0, 1}));
   EXPECT_EQ(parseJson(c.names), (nlohmann::json{"bad", "good"}));
-  EXPECT_EQ(readLabelNames(path("out/labels.json")), r.names);
+  EXPECT_EQ(readLabelNames(path("out/labels.json")).names, r.labels.names);
   EXPECT_FALSE(fs::exists(path("out/val.bin")));
   EXPECT_TRUE(fs::exists(path("out/tokenizer.json")));
 }
@@ -112,7 +113,7 @@ TEST_F(LabelPrepare, NumbersAreLabelsToo) {
   // All are numbers: those of LABEL_0, LABEL_1, ...
   LabelResult r = prepareLabels(
       options({write("a.jsonl", "{\"text\": \"t4\", \"label\": 2}\n{\"text\": \"t5\", \"label\": \"0\"}\n")}));
-  EXPECT_EQ(r.names, (Names{"LABEL_0", "LABEL_1", "LABEL_2"}));
+  EXPECT_EQ(r.labels.names, (Names{"LABEL_0", "LABEL_1", "LABEL_2"}));
   EXPECT_EQ(read("train.bin").labels, (std::vector<int32_t>{2, 0}));
   EXPECT_EQ(r.train.counts, (std::vector<int64_t>{1, 0, 1}));
   EXPECT_EQ(r.notes, Names{"no text to train on has the label \"LABEL_1\""});
@@ -124,14 +125,14 @@ TEST_F(LabelPrepare, NumbersAreLabelsToo) {
     return prepareLabels(options({write("n.jsonl", lines)}));
   };
   r = ofNumbers({10, 5, 1, 5, 2});
-  EXPECT_EQ(r.names, (Names{"1", "2", "5", "10"}));
+  EXPECT_EQ(r.labels.names, (Names{"1", "2", "5", "10"}));
   EXPECT_EQ(read("train.bin").labels, (std::vector<int32_t>{3, 2, 0, 2, 1}));
   EXPECT_EQ(r.notes, Names());
-  EXPECT_EQ(ofNumbers({1, 2}).names, (Names{"1", "2"}));
-  EXPECT_EQ(ofNumbers({2024, 1999}).names, (Names{"1999", "2024"}));
-  EXPECT_EQ(ofNumbers({0, 3}).names, (Names{"LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3"})) << "half of them";
-  EXPECT_EQ(ofNumbers({4, 0}).names, (Names{"0", "4"}));
-  EXPECT_EQ(ofNumbers({99999999, 0}).names, (Names{"0", "99999999"}));
+  EXPECT_EQ(ofNumbers({1, 2}).labels.names, (Names{"1", "2"}));
+  EXPECT_EQ(ofNumbers({2024, 1999}).labels.names, (Names{"1999", "2024"}));
+  EXPECT_EQ(ofNumbers({0, 3}).labels.names, (Names{"LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3"})) << "half of them";
+  EXPECT_EQ(ofNumbers({4, 0}).labels.names, (Names{"0", "4"}));
+  EXPECT_EQ(ofNumbers({99999999, 0}).labels.names, (Names{"0", "99999999"}));
   // Then a number is no place among the names.
   PrepareOptions stars =
       options({write("n.jsonl", "{\"text\": \"t4\", \"label\": 1}\n{\"text\": \"t4\", \"label\": 3}\n")});
@@ -184,7 +185,7 @@ TEST_F(LabelPrepare, TablesHaveColumns) {
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0].text, "t4 \"t5");
   EXPECT_EQ(found[1].text, "\"");
-  EXPECT_EQ(found[1].label, "yes");
+  EXPECT_EQ(found[1].labels, Names{"yes"});
 }
 
 TEST_F(LabelPrepare, LongTextsAreCutAndCounted) {
@@ -336,25 +337,126 @@ TEST_F(LabelPrepare, FilesOfNamesAreChecked) {
   EXPECT_EQ(said("[]"), "302 labels.json: 0 labels, and a classifier tells 2 to 65536");
   EXPECT_EQ(said("[\"a\", \"a\"]"), "302 labels.json: the label \"a\" is there twice");
   EXPECT_EQ(problemOf([&] { readLabelNames(path("none.json")); }).substr(0, 4), "301 ");
-  // A folder's head must be of one right label.
-  const std::string head = R"({"model_type": "bert", "architectures": ["BertForSequenceClassification"], )",
-                    refused = fmt::format("{} model/config.json: the head there scores each label by itself",
-                                          int(ErrorCode::NotBuiltYet));
+  // The other form says what is learned of them.
+  const auto problemIn = [&](const std::string &text) { return readLabelNames(write("labels.json", text)).problem; };
+  EXPECT_EQ(problemIn("[\"a\", \"b\"]"), ProblemType::single_label_classification);
+  EXPECT_EQ(problemIn(R"({"problem_type": "multi_label_classification", "names": ["a"]})"),
+            ProblemType::multi_label_classification);
+  EXPECT_EQ(problemIn(R"({"problem_type": "regression", "names": ["a"]})"), ProblemType::regression);
+  EXPECT_EQ(said(R"({"problem_type": "regression", "names": ["a", "b"]})"),
+            "302 labels.json: 2 labels, and a regression has one");
+  EXPECT_EQ(said(R"({"problem_type": "multi_label_classification", "names": []})"),
+            "302 labels.json: 0 labels, and a classifier tells 1 to 65536");
+  for (const char *other :
+       {R"({"problem_type": "regressions", "names": ["a"]})", R"({"problem_type": "regression"})",
+        R"({"names": ["a", "b"]})", R"({"problem_type": "regression", "names": ["a"], "x": 1})",
+        R"({"problem_type": 3, "names": ["a"]})", R"({"problem_type": "regression", "names": [1]})"})
+    EXPECT_EQ(said(other), "302 labels.json: this is no list of texts") << other;
+  // A folder says it in config.json. Its logits must be its scores.
+  const std::string head = R"({"model_type": "bert", "architectures": ["BertForSequenceClassification"], )";
   fs::create_directories(dir / "model");
   const auto ofFolder = [&](const std::string &more) {
     write("model/config.json", head + more + "}");
     return problemOf([&] { readLabelNames(path("model")); });
   };
   EXPECT_EQ(ofFolder(R"("num_labels": 3)"), "");
-  EXPECT_EQ(ofFolder(R"("num_labels": 3, "problem_type": "multi_label_classification")").rfind(refused, 0), 0u);
-  EXPECT_EQ(ofFolder(R"("num_labels": 1)").rfind(refused, 0), 0u) << "a regression";
+  EXPECT_EQ(ofFolder(R"("num_labels": 3, "problem_type": "multi_label_classification")"), "");
+  EXPECT_EQ(readLabelNames(path("model")).problem, ProblemType::multi_label_classification);
+  EXPECT_EQ(ofFolder(R"("num_labels": 1)"), "");
+  EXPECT_EQ(readLabelNames(path("model")).problem, ProblemType::regression);
+  EXPECT_EQ(ofFolder(R"("num_labels": 2, "problem_type": "regression")"),
+            "302 model/config.json: 2 labels, and a regression has one");
+  EXPECT_EQ(ofFolder(R"("num_labels": 1, "sbert_ce_default_activation_function": "torch.nn.Sigmoid")")
+                .rfind(fmt::format("{} model/config.json: the scores of the head", int(ErrorCode::NotBuiltYet)), 0),
+            0u);
+}
+
+TEST_F(LabelPrepare, SeveralLabelsAreBits) {
+  std::string lines = "{\"text\": \"t4\", \"label\": [\"b\", \"a\"]}\n{\"text\": \"t5\", \"label\": []}\n"
+                      "{\"text\": \"t6\", \"label\": \"c\"}\n";
+  PrepareOptions o = options({write("a.jsonl", lines)});
+  o.problemType = "multi_label_classification";
+  LabelResult r = prepareLabels(o);
+  EXPECT_EQ(r.labels.names, (Names{"a", "b", "c"}));
+  EXPECT_EQ(r.train.counts, (std::vector<int64_t>{1, 1, 1}));
+  EXPECT_EQ(read("train.bin").header.problem, LabelledHeader::kSeveralLabels);
+  EXPECT_EQ(read("train.bin").labels, (std::vector<int32_t>{3, 0, 4}));
+  EXPECT_EQ(readLabelNames(path("out/labels.json")).problem, ProblemType::multi_label_classification);
+  // labels.json says so again, and tables have commas.
+  write("names.json", readInput(path("out/labels.json"), "labels"));
+  const std::string csv = write("a.csv", "text,label\nt4,\"c, a\"\nt5,\nt6,1\n");
+  prepareLabels(options({csv}, path("names.json")));
+  EXPECT_EQ(read("train.bin").labels, (std::vector<int32_t>{5, 0, 2}));
+  PrepareOptions other = options({csv}, path("names.json"));
+  other.problemType = "single_label_classification";
+  EXPECT_EQ(problemOf([&] { prepareLabels(other); }),
+            fmt::format("{} --problem-type single_label_classification, and names.json is of "
+                        "multi_label_classification",
+                        int(ErrorCode::Contradiction)));
+  // More than a word of them.
+  lines.clear();
+  for (int i = 0; i < 40; ++i)
+    lines += fmt::format("{{\"text\": \"t4\", \"label\": [{}, {}]}}\n", i, (i + 1) % 40);
+  write("a.jsonl", lines);
+  prepareLabels(o);
+  const Content c = read("train.bin");
+  ASSERT_EQ(c.labels.size(), 80u);
+  for (size_t i = 0; i < 40; ++i)
+    EXPECT_EQ(uint64_t(uint32_t(c.labels[2 * i])) | uint64_t(uint32_t(c.labels[2 * i + 1])) << 32,
+              uint64_t(1) << i | uint64_t(1) << (i + 1) % 40)
+        << i;
+  const auto refused = [&](const std::string &labels) {
+    write("a.jsonl", "{\"text\": \"t4\", \"label\": \"a\"}\n{\"text\": \"t4\", \"label\": " + labels + "}\n");
+    return problemOf([&] { prepareLabels(o); });
+  };
+  EXPECT_EQ(refused("[\"a\", \"a\"]"), "302 a.jsonl:2: the label \"a\" is there twice");
+  EXPECT_EQ(refused("[\"a\", \"\"]"), "302 a.jsonl:2: the label is empty");
+  EXPECT_EQ(refused("[-1]"), "302 a.jsonl:2: its label is -1, neither a name nor the number of one");
+  EXPECT_EQ(refused("[[1]]"), "302 a.jsonl:2: its label is [1], neither a name nor the number of one");
+  EXPECT_EQ(problem("b.jsonl", "{\"text\": \"t4\", \"label\": [\"a\"]}\n"),
+            "302 b.jsonl:1: its label is [\"a\"], neither a name nor the number of one");
+  write("a.jsonl", "{\"text\": \"t4\", \"label\": []}\n");
+  EXPECT_EQ(problemOf([&] { prepareLabels(o); }),
+            "302 the training texts: 0 labels, and a classifier tells 1 to 65536");
+}
+
+TEST_F(LabelPrepare, NumbersOfARegressionAreFloats) {
+  PrepareOptions o = options({write("a.jsonl", "{\"text\": \"t4\", \"label\": 3.8}\n{\"text\": \"t5\", \"label\": -2}\n"
+                                               "{\"text\": \"t6\", \"label\": \" 1e-3 \"}\n")});
+  o.problemType = "regression";
+  const LabelResult r = prepareLabels(o);
+  EXPECT_EQ(r.labels.names, Names{"LABEL_0"});
+  EXPECT_EQ(r.train.counts, std::vector<int64_t>{3});
+  EXPECT_EQ(r.notes, Names());
+  const Content c = read("train.bin");
+  EXPECT_EQ(c.header.problem, LabelledHeader::kNumber);
+  ASSERT_EQ(c.labels.size(), 3u);
+  const float wanted[] = {3.8f, -2, 1e-3f};
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(std::bit_cast<float>(c.labels[i]), wanted[i]);
+  o.labels = "score";
+  EXPECT_EQ(prepareLabels(o).labels.names, Names{"score"});
+  o.labels = "a,b";
+  EXPECT_NE(problemOf([&] { prepareLabels(o); }).find("2 labels, and a regression has one"), std::string::npos);
+  o.labels = "auto";
+  o.files = {write("a.csv", "text,label\nt4,0.5\nt5,high\n")};
+  EXPECT_EQ(problemOf([&] { prepareLabels(o); }), "302 a.csv:3: the label \"high\" is no finite number");
+  for (const char *none : {"nan", "inf", "1e39"}) {
+    write("a.csv", fmt::format("text,label\nt4,{}\n", none));
+    EXPECT_EQ(problemOf([&] { prepareLabels(o); }),
+              fmt::format("302 a.csv:2: the label \"{}\" is no finite number", none));
+  }
+  o.files = {write("a.jsonl", "{\"text\": \"t4\", \"label\": true}\n")};
+  EXPECT_EQ(problemOf([&] { prepareLabels(o); }), "302 a.jsonl:1: its label is true, and no number");
+  o.problemType = "ranking";
+  EXPECT_EQ(problemOf([&] { prepareLabels(o); }), fmt::format("{} --problem-type ranking", int(ErrorCode::Usage)));
 }
 
 TEST_F(LabelPrepare, OfManyNamesADozenIsSaid) {
   std::string lines;
   for (int i = 0; i < 40; ++i)
     lines += fmt::format("{{\"text\": \"t4\", \"label\": \"n{:02}\"}}\n", i);
-  const std::string all = write("names.json", textOfLabels(prepareLabels(options({write("a.jsonl", lines)})).names));
+  const std::string all = write("names.json", textOfLabels(prepareLabels(options({write("a.jsonl", lines)})).labels));
   const LabelResult r = prepareLabels(options({write("b.jsonl", "{\"text\": \"t4\", \"label\": \"n00\"}\n")}, all));
   ASSERT_EQ(r.notes.size(), 1u);
   EXPECT_NE(r.notes[0].find("\"n12\" and 27 more"), std::string::npos) << r.notes[0];
@@ -362,10 +464,11 @@ TEST_F(LabelPrepare, OfManyNamesADozenIsSaid) {
 }
 
 TEST_F(LabelPrepare, AHeadMustTellAsMany) {
-  const auto compared = [&](const std::string &config, const Names &names) {
+  const auto compared = [&](const std::string &config, const Names &names,
+                            ProblemType problem = ProblemType::single_label_classification) {
     write("config.json", config);
     std::string note;
-    const std::vector<Diagnostic> found = compareLabels(dir.string(), names, note);
+    const std::vector<Diagnostic> found = compareLabels(dir.string(), {names, problem}, note);
     return found.empty() ? note.empty() ? "" : "note" : fmt::format("{}", int(found[0].code));
   };
   const std::string head = R"({"model_type": "bert", "architectures": ["BertForSequenceClassification"], )";
@@ -374,7 +477,12 @@ TEST_F(LabelPrepare, AHeadMustTellAsMany) {
   EXPECT_EQ(compared(two, {"b", "a"}), "note");
   EXPECT_EQ(compared(two, {"a", "b", "c"}), fmt::format("{}", int(ErrorCode::Contradiction)));
   EXPECT_EQ(compared(head + "\"num_labels\": 2}", {"b", "a"}), "") << "labels without names";
-  EXPECT_EQ(compared(head + R"("problem_type": "multi_label_classification"})", {"a", "b"}),
+  const std::string several = head + R"("problem_type": "multi_label_classification"})";
+  EXPECT_EQ(compared(several, {"a", "b"}), fmt::format("{}", int(ErrorCode::Contradiction)));
+  EXPECT_EQ(compared(several, {"a", "b"}, ProblemType::multi_label_classification), "");
+  EXPECT_EQ(compared(head + "\"num_labels\": 1}", {"a"}, ProblemType::regression), "");
+  EXPECT_EQ(compared(head + R"("num_labels": 1, "sbert_ce_default_activation_function": "torch.nn.Sigmoid"})", {"a"},
+                     ProblemType::regression),
             fmt::format("{}", int(ErrorCode::NotBuiltYet)));
   EXPECT_EQ(compared(R"({"model_type": "bert", "architectures": ["BertForMaskedLM"]})", {"a", "b", "c"}), "");
 }

@@ -5,6 +5,7 @@
 #include "frontends/toml_config.h"
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
+#include "support/json.h"
 #include "tests/support/interpreter_inputs.h"
 
 #include <gtest/gtest.h>
@@ -75,6 +76,16 @@ struct LabelledArgs {
   }
 };
 
+/// States with biases and gains away from 0 and 1, so that every term counts.
+StateMap unevenStates(const Module &m) {
+  StateMap states = initialStates(m, 5);
+  for (const auto &s : m.states)
+    if (s->type.rank() == 1)
+      for (size_t i = 0; i < states[s->name].data.size(); ++i)
+        states[s->name].data[i] += 0.3 * std::sin(double(i + s->name.size()));
+  return states;
+}
+
 TEST(LabelledModel, LabelsAreLearnedByTheFirstToken) {
   Config c = labelledConfig();
   c.train.microBatch = 3;
@@ -90,12 +101,7 @@ TEST(LabelledModel, LabelsAreLearnedByTheFirstToken) {
   ASSERT_EQ(results.size(), 2u);
   EXPECT_EQ(results[0].str(), "f32[3,1]");
   EXPECT_EQ(results[1].str(), "f32[3,1,3]");
-  StateMap states = initialStates(*m, 5);
-  // Biases and gains away from 0 and 1, so that every term counts.
-  for (const auto &s : m->states)
-    if (s->type.rank() == 1)
-      for (size_t i = 0; i < states[s->name].data.size(); ++i)
-        states[s->name].data[i] += 0.3 * std::sin(double(i + s->name.size()));
+  StateMap states = unevenStates(*m);
   LabelledArgs given(3);
   const std::vector<Tensor> evaluated = interpret(*m->function("eval"), given.args(), states);
   std::vector<Tensor> args = given.args();
@@ -139,6 +145,69 @@ TEST(LabelledModel, LabelsAreLearnedByTheFirstToken) {
     EXPECT_NEAR(alone[l], typed[6 + l], 1e-12);
 }
 
+/// Evaluates three texts with targets %y. Returns losses and logits, and checks that the sum that trains is theirs.
+std::vector<Tensor> evaluatedWith(const Module &m, const Tensor &y, const StateMap &given) {
+  StateMap states = given;
+  std::vector<Tensor> args = LabelledArgs(3).args();
+  args[1] = y;
+  const std::vector<Tensor> evaluated = interpret(*m.function("eval"), args, states);
+  args.push_back(Tensor::scalar(0, DType::i64));
+  double sum = 0;
+  for (const double loss : evaluated[0].data)
+    sum += loss;
+  EXPECT_NEAR(interpret(*m.function("forward"), args, states)[0].data[0], sum, 1e-12);
+  return evaluated;
+}
+
+// PyTorch's binary_cross_entropy_with_logits, whose mean over labels and texts transformers takes.
+TEST(LabelledModel, SeveralLabelsAreLearnedEachByItself) {
+  Config c = labelledConfig();
+  c.train.microBatch = 3;
+  c.model.problemType = ProblemType::multi_label_classification;
+  const auto m = buildModel(c);
+  EXPECT_EQ(verify(*m), std::vector<std::string>{});
+  EXPECT_EQ(m->attrs.getString("problem_type"), "multi_label_classification");
+  const Type targets(DType::i32, {3, 3});
+  EXPECT_EQ(m->function("eval")->body.args[1]->type.str(), targets.str());
+  StateMap states = unevenStates(*m);
+  const std::vector<double> right = {1, 0, 1, 0, 0, 0, 1, 1, 1};
+  const std::vector<Tensor> evaluated = evaluatedWith(*m, integers(targets, right), states);
+  EXPECT_EQ(evaluated[0].type.str(), "f32[3,3]");
+  EXPECT_EQ(evaluated[1].type.str(), "f32[3,1,3]");
+  for (size_t i = 0; i < right.size(); ++i) {
+    const double z = evaluated[1].data[i], p = 1 / (1 + std::exp(-z));
+    EXPECT_NEAR(evaluated[0].data[i], -right[i] * std::log(p) - (1 - right[i]) * std::log(1 - p), 1e-12) << i;
+  }
+  // A text that is none has no loss, and a large logit has a finite one.
+  states["classifier.bias"].data = {2000, -2000, 0};
+  const std::vector<double> some = {0, 1, 0, 1, 0, 0, -1, -1, -1};
+  const std::vector<double> losses = evaluatedWith(*m, integers(targets, some), states)[0].data;
+  EXPECT_NEAR(losses[0], 2000, 10);
+  EXPECT_NEAR(losses[1], 2000, 10);
+  EXPECT_NEAR(losses[3], 0, 1e-12);
+  EXPECT_NEAR(losses[4], 0, 1e-12);
+  EXPECT_EQ(std::vector(losses.begin() + 6, losses.end()), std::vector<double>(3, 0));
+}
+
+// PyTorch's mse_loss.
+TEST(LabelledModel, ARegressionLearnsSquaredErrors) {
+  Config c = labelledConfig();
+  c.train.microBatch = 3;
+  c.model.problemType = ProblemType::regression;
+  c.model.labels = 1;
+  const auto m = buildModel(c);
+  EXPECT_EQ(verify(*m), std::vector<std::string>{});
+  EXPECT_EQ(typesOf(*m, {"classifier.weight", "classifier.bias"}), (Types{"f32[8,1]", "f32[1]"}));
+  Tensor y(Type(DType::f32, {3, 1}));
+  EXPECT_EQ(m->function("eval")->body.args[1]->type.str(), y.type.str());
+  y.data = {3.5, -0.25, 1};
+  const std::vector<Tensor> evaluated = evaluatedWith(*m, y, unevenStates(*m));
+  EXPECT_EQ(evaluated[0].type.str(), "f32[3,1]");
+  EXPECT_EQ(evaluated[1].type.str(), "f32[3,1,1]");
+  for (size_t b = 0; b < 3; ++b)
+    EXPECT_NEAR(evaluated[0].data[b], std::pow(evaluated[1].data[b] - y.data[b], 2), 1e-12) << b;
+}
+
 TEST(LabelledModel, DropoutOfLabelsHasItsOwnStreams) {
   Config c = labelledConfig();
   c.model.dropout = 0.25;
@@ -159,7 +228,7 @@ class LabelKeys : public testing::Test {
 protected:
   void SetUp() override {
     fs::create_directories(dir);
-    std::ofstream(dir / "labels.json") << textOfLabels({"no", "yes", "so"});
+    std::ofstream(dir / "labels.json") << textOfLabels({{"no", "yes", "so"}});
     std::ofstream(dir / "tokenizer.json") << "{}";
   }
   void TearDown() override { fs::remove_all(dir); }
@@ -200,6 +269,32 @@ TEST_F(LabelKeys, NamesSayHowMany) {
   const Config same = loadConfig("", again, [](const std::string &) { return 0; });
   EXPECT_EQ(same.model.labels, 3);
   EXPECT_EQ(same.labels, (std::vector<std::string>{"LABEL_0", "LABEL_1", "LABEL_2"}));
+}
+
+TEST_F(LabelKeys, TheFileSaysWhatIsLearned) {
+  const std::string names = "data.labels=" + file("score.json"), vocab = "model.vocab_size=31";
+  std::ofstream(dir / "score.json") << textOfLabels({{"score"}, ProblemType::regression});
+  std::ofstream(dir / "some.json") << textOfLabels({{"a"}, ProblemType::multi_label_classification});
+  const Config c = load({names, vocab});
+  EXPECT_EQ(c.model.problemType, ProblemType::regression);
+  EXPECT_EQ(c.model.labels, 1);
+  EXPECT_EQ(c.labels, std::vector<std::string>{"score"});
+  EXPECT_EQ(loadConfig("", modelSettings(c), [](const std::string &) { return 0; }).model.problemType,
+            ProblemType::regression);
+  const nlohmann::json described = nlohmann::json::parse(describeForHf(c.model, "float32", {}, c.labels).config);
+  EXPECT_EQ(described.at("problem_type"), "regression");
+  EXPECT_EQ(described.at("id2label"), (nlohmann::json{{"0", "score"}}));
+  const std::string several = "model.problem_type=multi_label_classification", number = "model.problem_type=regression";
+  EXPECT_EQ(load({"data.labels=" + file("some.json"), vocab}).model.problemType,
+            ProblemType::multi_label_classification);
+  EXPECT_EQ(load({vocab, "model.labels=1", several}).model.problemType, ProblemType::multi_label_classification);
+  EXPECT_EQ(load({vocab, "model.labels=1", number}).labels, std::vector<std::string>{"LABEL_0"});
+  EXPECT_NE(problem({names, vocab, several}).find("model.problem_type = \"multi_label_classification\", and"),
+            std::string::npos);
+  EXPECT_NE(problem({vocab, number}).find("model.labels = 0"), std::string::npos);
+  EXPECT_NE(problem({vocab, number, "model.labels=2"}).find("a regression learns one number"), std::string::npos);
+  EXPECT_NE(problem({vocab, several}).find("there are no labels"), std::string::npos);
+  EXPECT_NE(problem({vocab, "model.labels=2", "model.problem_type=ranking"}).find("ranking"), std::string::npos);
 }
 
 // The weights of an encoder that learned tokens here have a row for [MASK].

@@ -2,11 +2,12 @@
 
 #include "runtime/data/data.h"
 #include "runtime/data/data_print.h"
-#include "runtime/train/metrics.h"
+#include "runtime/train/label_measures.h"
 #include "support/diagnostics.h"
 #include "temp_dir.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -20,7 +21,7 @@ using Text = std::vector<uint32_t>;
 
 /// A file of these texts, each with its label.
 std::string fileOf(const std::vector<std::pair<Text, int32_t>> &texts, const std::string &names = "[\"a\",\"b\",\"c\"]",
-                   int32_t labels = 3) {
+                   int32_t labels = 3, ProblemType problem = ProblemType::single_label_classification) {
   LabelledHeader h;
   std::vector<uint32_t> tokens;
   std::vector<int64_t> ends;
@@ -35,6 +36,7 @@ std::string fileOf(const std::vector<std::pair<Text, int32_t>> &texts, const std
   h.tokens = int64_t(tokens.size());
   h.nameBytes = int64_t(names.size());
   h.labels = labels;
+  h.problem = int32_t(problem);
   std::string file(size_t(h.bytes()), '\0');
   std::memcpy(&file[0], &h, sizeof h);
   std::memcpy(&file[size_t(h.tokensAt())], tokens.data(), 4 * tokens.size());
@@ -53,7 +55,10 @@ LabelledLimits limits() { return {.vocab = 10, .types = 2, .blockSize = T, .labe
 struct Row {
   std::vector<int32_t> x = std::vector<int32_t>(T, -7), y = {-7}, types = x;
   std::vector<int64_t> documents = std::vector<int64_t>(2 * T, -7);
-  SequenceRow row() { return {x.data(), y.data(), documents.data(), types.data()}; }
+  std::vector<float> number;  // of a regression
+  SequenceRow row() {
+    return {x.data(), y.data(), documents.data(), types.data(), number.empty() ? nullptr : number.data()};
+  }
 };
 
 int codeThrown(const std::function<void()> &f, std::string *message = nullptr) {
@@ -193,6 +198,94 @@ TEST(LabelledData, BadFilesAreNamed) {
   EXPECT_EQ(codeThrown([&] { TokenData(dir / "x.bin", "data.train", 10, 2, 3); }, &message),
             int(ErrorCode::DataInvalid));
   EXPECT_NE(message.find("a file of texts with labels"), std::string::npos) << message;
+}
+
+TEST(LabelledData, SeveralLabelsAreATargetEach) {
+  TempDir dir;
+  LabelledLimits l = limits();
+  l.problem = ProblemType::multi_label_classification;
+  writeFile(dir / "a.bin", fileOf({{{2, 5}, 5}, {{6}, 0}}, "[\"a\",\"b\",\"c\"]", 3, l.problem));
+  const LabelledData d(dir / "a.bin", "data.train", l);
+  EXPECT_EQ(d.targets(1, 0, 5), 15);
+  Row r;
+  r.y.assign(4, -7);
+  EXPECT_EQ(d.evalRow(0, r.row()), 3);
+  EXPECT_EQ(r.y, (std::vector<int32_t>{1, 0, 1, -7}));
+  EXPECT_EQ(d.evalRow(1, r.row()), 3);
+  EXPECT_EQ(r.y, (std::vector<int32_t>{0, 0, 0, -7}));
+  d.emptyRow(r.row());
+  EXPECT_EQ(r.y, (std::vector<int32_t>{-1, -1, -1, -7}));
+  const auto refused = [&](const std::string &file, const LabelledLimits &by) {
+    writeFile(dir / "x.bin", file);
+    std::string message;
+    EXPECT_EQ(codeThrown([&] { LabelledData(dir / "x.bin", "data.train", by); }, &message),
+              int(ErrorCode::DataInvalid));
+    return message.substr(message.find("x.bin: ") + 7);
+  };
+  EXPECT_EQ(refused(fileOf({{{2}, 8}}, "[\"a\",\"b\",\"c\"]", 3, l.problem), l)
+                .rfind("damaged: text 0 has a label beyond 3", 0),
+            0u);
+  EXPECT_EQ(
+      refused(fileOf({{{2}, 1}}), l)
+          .rfind("its labels are for single_label_classification, and the model's for multi_label_classification", 0),
+      0u);
+  LabelledHeader h;
+  std::string odd = fileOf(three);
+  std::memcpy(&h, odd.data(), sizeof h);
+  for (const int32_t kind : {-1, 3}) {
+    h.problem = kind;
+    std::memcpy(&odd[0], &h, sizeof h);
+    EXPECT_EQ(refused(odd, l).rfind(fmt::format("damaged: its header promises labels of kind {}", kind), 0), 0u);
+  }
+  // 33 labels take two words of a text, here those of two texts with one label.
+  std::string names = "[\"n0\"", wide;
+  for (int i = 1; i < 33; ++i)
+    names += fmt::format(",\"n{}\"", i);
+  wide = fileOf({{{2}, 1 << 30}, {{6}, 1}}, names + "]", 32, l.problem);
+  std::memcpy(&h, wide.data(), sizeof h);
+  const auto ends = size_t(h.endsAt()), labels = size_t(h.labelsAt());
+  h.texts = 1, h.tokens = 2, h.labels = 33, h.longest = 2;
+  std::memcpy(&wide[0], &h, sizeof h);
+  wide.erase(ends, labels - ends - 8);  // one end, of two tokens
+  const int64_t end = 2;
+  std::memcpy(&wide[ends], &end, sizeof end);
+  LabelledLimits many = l;
+  many.labels = 33;
+  many.names = {};
+  writeFile(dir / "x.bin", wide);
+  r.y.assign(33, -7);
+  EXPECT_EQ(LabelledData(dir / "x.bin", "data.train", many).evalRow(0, r.row()), 33);
+  std::vector<int32_t> wanted(33, 0);
+  wanted[30] = wanted[32] = 1;
+  EXPECT_EQ(r.y, wanted);
+}
+
+TEST(LabelledData, ARegressionHasANumber) {
+  TempDir dir;
+  LabelledLimits l = limits();
+  l.problem = ProblemType::regression;
+  l.labels = 1;
+  l.names = {"score"};
+  const auto fileWith = [&](float x) {
+    return fileOf({{{2, 5}, std::bit_cast<int32_t>(x)}, {{6}, std::bit_cast<int32_t>(-0.5f)}}, "[\"score\"]", 1,
+                  l.problem);
+  };
+  writeFile(dir / "a.bin", fileWith(3.75f));
+  const LabelledData d(dir / "a.bin", "data.train", l);
+  EXPECT_EQ(d.targets(1, 0, 5), 5);
+  Row r;
+  r.number = {-7};
+  EXPECT_EQ(d.evalRow(0, r.row()), 1);
+  EXPECT_EQ(r.number[0], 3.75f);
+  d.evalRow(1, r.row());
+  EXPECT_EQ(r.number[0], -0.5f);
+  d.emptyRow(r.row());
+  EXPECT_EQ(r.number[0], 0.0f);
+  EXPECT_EQ(r.y[0], -7) << "it has no other target";
+  writeFile(dir / "a.bin", fileWith(std::numeric_limits<float>::infinity()));
+  std::string message;
+  EXPECT_EQ(codeThrown([&] { LabelledData(dir / "a.bin", "data.train", l); }, &message), int(ErrorCode::DataInvalid));
+  EXPECT_NE(message.find("text 0 has a label that is no finite number"), std::string::npos) << message;
 }
 
 TEST(LabelledData, TheLongestTextIsKnown) {
