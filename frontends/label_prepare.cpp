@@ -269,6 +269,10 @@ public:
     form = readHfTextForm(folder.empty() ? "." : folder.string());
     form.parseSpecial = o.parseSpecial;
     const int64_t context = o.context ? o.context : kUsualContext;
+    if (form.most && form.most < o.context)
+      result.notes.push_back(fmt::format("--context {} is more than model_max_length in {}, which is {}: texts are cut "
+                                         "to that",
+                                         o.context, (folder / "tokenizer_config.json").string(), form.most));
     form.most = form.most ? std::min(form.most, context) : context;
     if (tokenizer.vocabSize() > LabelledHeader::kMostIds)
       throw UserError(ErrorCode::NotBuiltYet,

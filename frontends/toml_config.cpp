@@ -7,6 +7,7 @@
 #include "frontends/hf/values.h"
 #include "frontends/hf/write.h"
 #include "frontends/hf_families.h"
+#include "frontends/hf_text_form.h"
 #include "frontends/label_names.h"
 #include "frontends/read_settings.h"
 #include "ir/quantized.h"
@@ -199,6 +200,26 @@ void checkLabels(ConfigReader &r, const Config &c) {
     return r.complain("parallel.logical_tensor", ErrorCode::NotBuiltYet,
                       "training with labels in parts of parallel.logical_tensor is not built yet", "",
                       {"parallel.logical_tensor = 1 works"});
+}
+
+/// `gptc data prepare` cuts texts with labels to model_max_length of the tokenizer's folder, and the model's folder
+/// will say block_size instead. Notes where that is more than what is learned from.
+void noteLength(ConfigReader &r, Config &c) {
+  if (!c.model.labels || c.run.tokenizer.empty() || r.complained())
+    return;
+  const fs::path folder = fs::path(c.run.tokenizer).parent_path();
+  int64_t most = 0;
+  try {
+    most = readHfTextForm(folder.empty() ? "." : folder.string()).most;
+  } catch (const UserError &e) {
+    for (const Diagnostic &d : e.diagnostics)
+      r.complain("data.tokenizer", d.code, d.message, d.label, d.help);
+  }
+  if (most && most < c.model.blockSize)
+    c.warnings.push_back(
+        fmt::format("{} has model_max_length = {}, to which texts are cut before they are learned, and "
+                    "the model's folder will have model.block_size = {}: {} would be enough",
+                    (folder / "tokenizer_config.json").string(), most, c.model.blockSize, most));
 }
 
 /// Checks that imported weights are those of this model, including what their shapes do not show.
@@ -415,8 +436,10 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
                "a model continues at least one token",
                {"eval.sample_prompt = \"\\n\" works, or eval.sample_every = 0"});
   checkLabels(r, c);
-  if (!forecast)
+  if (!forecast) {
     compareWeights(r, c);
+    noteLength(r, c);
+  }
   r.finish();
   if (c.optimizer.warmupSteps >= c.run.steps)
     c.warnings.push_back(

@@ -244,7 +244,10 @@ TEST_F(LabelsTest, OtherProblemsKeepTheirBits) {
 
 TEST_F(LabelsTest, AHeadThatIsNotTrainedIsNamed) {
   prepare(folder("hf/bert"), "auto");
-  EXPECT_NE(readFile(w.path("model.toml")).find("\n# val = \"data/val.bin\""), std::string::npos) << "there is none";
+  const std::string written = readFile(w.path("model.toml")), train = w.path("data/train.bin"),
+                    val = w.path("data/val.bin");
+  EXPECT_NE(written.find(fmt::format("\ntrain = \"{}\"", train)), std::string::npos) << written;
+  EXPECT_NE(written.find(fmt::format("\n# val = \"{}\"", val)), std::string::npos) << "there is none";
   const std::string plan = compile("plan", {"train.steps=1", "model.block_size=12", "train.global_batch_tokens=288"}),
                     out = w.path("out");
   const std::string untrained = "the head has not been trained";
@@ -299,6 +302,27 @@ TEST_F(LabelsTest, EvaluationDoesNotDependOnTheMicroBatch) {
     first = first.empty() ? said : first;
     EXPECT_EQ(said, first);
   }
+}
+
+// `gptc import` names the files that lie beside labels.json, wherever that is.
+TEST_F(LabelsTest, FilesOfTextsAreBesideTheirLabels) {
+  const std::string two = folder("labels/two"), texts = writeTexts();
+  for (const std::string at : {"texts/prepared", "."}) {
+    good(w.gptc({"data", "prepare", texts, "--tokenizer", two + "/tokenizer.json", "--labels", "auto", "--val-fraction",
+                 "0.5", "--out", w.path(at)}));
+    const std::string labels =
+        fs::path(w.path(at)).lexically_normal().lexically_relative(fs::current_path()) / "labels.json";
+    good(w.gptc({"import", two, "--labels", labels, "--force", "-o", w.path("model.toml")}));
+    const std::string written = readFile(w.path("model.toml")), folder = at == "." ? "" : at + "/";
+    for (const char *name : {"train", "val"})
+      EXPECT_NE(written.find(fmt::format("\n{} = \"{}{}.bin\"\n", name, folder, name)), std::string::npos) << written;
+    EXPECT_NE(written.find(fmt::format("\nlabels = \"{}labels.json\"\n", folder)), std::string::npos) << written;
+    good(w.gptc({"compile", w.path("model.toml"), "-o", w.path("plan"), "--set", "model.block_size=8"}));
+    good(w.gptrun({"eval", w.path("plan"), "--out-dir", w.path("none"), "--steps", "0"}));
+  }
+  // A folder with a classifier names labels, and no data.
+  good(w.gptc({"import", two, "--labels", two, "--force", "-o", w.path("model.toml")}));
+  EXPECT_NE(readFile(w.path("model.toml")).find("\ntrain = \"data/train.bin\"\n"), std::string::npos);
 }
 
 TEST_F(LabelsTest, WhatDoesNotFitIsNamed) {

@@ -30,14 +30,6 @@ std::string tokenizerLine(const ImportedModel &m, const std::string &shown, Impo
   return why.empty() ? line + "\n" : fmt::format("# {}  # {}\n", line, why);
 }
 
-/// The line of [data] for what is validated on: few texts with labels may leave none.
-std::string valLine(const ImportOptions &o) {
-  const fs::path beside = fs::path(o.labels).parent_path();
-  std::error_code e;
-  const bool none = !o.labels.empty() && fs::exists(beside / "train.bin", e) && !fs::exists(beside / "val.bin", e);
-  return none ? "# val = \"data/val.bin\"          # there is none\n" : "val = \"data/val.bin\"\n";
-}
-
 /// `dir` as it stands in the model file: from that file's folder on, if it was given so.
 std::string pathFrom(const std::string &file, const std::string &dir) {
   const fs::path beside = fs::absolute(file).lexically_normal().parent_path();
@@ -46,10 +38,34 @@ std::string pathFrom(const std::string &file, const std::string &dir) {
   return shown.empty() ? "." : shown.string();
 }
 
+/// The folder of what is trained on, as it stands in the model file. `gptc data prepare` writes labels.json into it.
+fs::path dataFolder(const ImportOptions &o) {
+  std::error_code e;
+  if (o.labels.empty() || fs::is_directory(o.labels, e))  // a folder with a classifier has no data
+    return "data";
+  const fs::path folder = fs::path(o.labels).parent_path();
+  return pathFrom(o.out, folder.empty() ? "." : folder.string());
+}
+
+/// The lines of [data] for what is trained and validated on: few texts with labels may leave none for the latter.
+std::string filesLines(const ImportOptions &o) {
+  const auto named = [&](const char *name) { return tomlString((dataFolder(o) / name).lexically_normal().string()); };
+  const std::string train = fmt::format("train = {}\n", named("train.bin")), val = "val = " + named("val.bin");
+  const fs::path beside = fs::path(o.labels).parent_path();
+  std::error_code e;
+  const bool none = !o.labels.empty() && fs::exists(beside / "train.bin", e) && !fs::exists(beside / "val.bin", e);
+  return train + (none ? fmt::format("{:<31} # there is none\n", "# " + val) : val + "\n");
+}
+
 std::string textOf(const ImportOptions &o, const ImportedModel &f) {
   const std::string from = pathFrom(o.out, o.dir);
   const bool gguf = f.isGguf();
   const fs::path file = f.tokenizer.empty() ? "tokenizer.json" : fs::path(f.tokenizer).filename();
+  const std::string folder = dataFolder(o).string(),
+                    texts = o.labels.empty() ? "YOUR.txt"
+                            : f.labels.problem == ProblemType::single_label_classification
+                                ? "YOUR.jsonl --labels auto"
+                                : fmt::format("YOUR.jsonl --labels auto --problem-type {}", nameOf(f.labels.problem));
   const std::string tokenizer = gguf ? from : (fs::path(from) / file).string();
   return fmt::format(
       R"(# gptc import: {title}, with whose weights it begins.
@@ -72,9 +88,8 @@ schedule = "cosine"             # wsd linear constant
 warmup_steps = 50
 min_lr_ratio = 0.1              # of lr, at the end
 
-[data]                          # gptc data prepare {texts} --tokenizer {tokenizer} --out data
-train = "data/train.bin"
-{val}{labels}{line}{ends}
+[data]                          # gptc data prepare {texts} --tokenizer {tokenizer} --out {out}
+{files}{labels}{line}{ends}
 [eval]
 every = 200                     # steps; 0: only at the end
 steps = 20                      # global batches of validation data each time
@@ -87,10 +102,10 @@ keep = 3
       fmt::arg("init", tomlString((gguf ? "gguf:" : "hf:") + from)),
       fmt::arg("source", gguf ? "the keys of the file" : "the config.json there"),
       fmt::arg("model", modelText(f.model, f.context)), fmt::arg("tokenizer", tomlString(tokenizer)),
-      fmt::arg("lr", o.labels.empty() ? "3e-5" : "2e-5"),
-      fmt::arg("texts", o.labels.empty() ? "YOUR.txt" : "YOUR.jsonl --labels auto"),
+      fmt::arg("lr", o.labels.empty() ? "3e-5" : "2e-5"), fmt::arg("texts", texts),
       fmt::arg("labels", o.labels.empty() ? "" : fmt::format("labels = {}\n", tomlString(pathFrom(o.out, o.labels)))),
-      fmt::arg("val", valLine(o)), fmt::arg("line", tokenizerLine(f, tokenizer, purposeOf(o))),
+      fmt::arg("out", folder == "data" ? "data" : tomlString(folder)), fmt::arg("files", filesLines(o)),
+      fmt::arg("line", tokenizerLine(f, tokenizer, purposeOf(o))),
       fmt::arg("ends", f.ends.empty() ? "" : fmt::format("# tokens that end a text: {}\n", fmt::join(f.ends, ", "))));
 }
 

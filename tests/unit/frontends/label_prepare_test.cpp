@@ -197,8 +197,13 @@ TEST_F(LabelPrepare, LongTextsAreCutAndCounted) {
   EXPECT_EQ(r.context, 5);
   EXPECT_EQ(read("train.bin").texts, (std::vector<std::vector<uint32_t>>{{2, 4, 5, 6, 3}, {2, 4, 5, 3}}));
   write("tokenizer_config.json", "{\"model_max_length\": 4}");
+  EXPECT_EQ(r.notes, Names());
   r = prepareLabels(o);
   EXPECT_EQ(r.context, 4);
+  ASSERT_EQ(r.notes.size(), 1u);
+  EXPECT_EQ(r.notes[0].rfind("--context 5 is more than model_max_length", 0), 0u) << r.notes[0];
+  o.context = 0;
+  EXPECT_EQ(prepareLabels(o).notes, Names()) << "nothing else was asked for";
   EXPECT_EQ(read("train.bin").texts[0], (std::vector<uint32_t>{2, 4, 5, 3}));
 }
 

@@ -297,6 +297,25 @@ TEST_F(LabelKeys, TheFileSaysWhatIsLearned) {
   EXPECT_NE(problem({vocab, "model.labels=2", "model.problem_type=ranking"}).find("ranking"), std::string::npos);
 }
 
+// The folder of a plan names its block_size in place of the length to which its texts were cut.
+TEST_F(LabelKeys, ALengthThatIsReplacedIsSaid) {
+  const std::string names = "data.labels=" + file("labels.json"),
+                    tokenizer = "data.tokenizer=" + file("tokenizer.json");
+  for (const auto &[length, notes] : {std::pair(3, 1u), {4, 0u}, {512, 0u}}) {
+    std::ofstream(dir / "tokenizer_config.json") << fmt::format("{{\"model_max_length\": {}}}", length);
+    const Config c = load({names, tokenizer});
+    ASSERT_EQ(c.warnings.size(), notes) << length;
+    if (notes) {
+      EXPECT_NE(c.warnings[0].find("model_max_length = 3"), std::string::npos) << c.warnings[0];
+      EXPECT_NE(c.warnings[0].find("model.block_size = 4"), std::string::npos) << c.warnings[0];
+    }
+  }
+  std::ofstream(dir / "tokenizer_config.json") << "{\"model_max_length\": 3}";
+  EXPECT_TRUE(load({tokenizer}).warnings.empty()) << "a model of tokens learns all of them";
+  std::ofstream(dir / "tokenizer_config.json") << "{\"model_max_length\": \"long\"}";
+  EXPECT_NE(problem({names, tokenizer}).find("model_max_length is \"long\""), std::string::npos);
+}
+
 // The weights of an encoder that learned tokens here have a row for [MASK].
 TEST_F(LabelKeys, AnEncoderOfItsOwnIsABeginning) {
   const std::string names = "data.labels=" + file("labels.json"),
