@@ -113,16 +113,19 @@ void settleBiases(ModelConfig &m) {
 }
 
 /// Makes it the description of a classifier of texts, of which transformers has one for each encoder.
-void writeLabels(const std::vector<std::string> &labels, ProblemType problem, nlohmann::ordered_json &config) {
+void writeLabels(const std::vector<std::string> &labels, const ModelConfig &model, nlohmann::ordered_json &config) {
   nlohmann::ordered_json byNumber = nlohmann::ordered_json::object(), byName = byNumber;
   for (size_t i = 0; i < labels.size(); ++i) {
     byNumber[std::to_string(i)] = labels[i];
     byName[labels[i]] = i;
   }
-  config["architectures"] = {"BertForSequenceClassification"};
+  config["architectures"] = {model.hasPooler() ? "BertForSequenceClassification"
+                                               : "ModernBertForSequenceClassification"};
+  if (!model.hasPooler())
+    config["classifier_pooling"] = nameOf(model.classifierPooling);
   config["id2label"] = std::move(byNumber);
   config["label2id"] = std::move(byName);
-  config["problem_type"] = nameOf(problem);
+  config["problem_type"] = nameOf(model.problemType);
 }
 
 }  // namespace
@@ -136,7 +139,7 @@ HfDescription describeForHf(const ModelConfig &model, const std::string &dtype, 
     if (differing.empty()) {
       nlohmann::ordered_json config = hf::write(f, values, model.dropout);
       if (model.labels)
-        writeLabels(labels.empty() ? numberedLabels(size_t(model.labels)) : labels, model.problemType, config);
+        writeLabels(labels.empty() ? numberedLabels(size_t(model.labels)) : labels, model, config);
       writeTokens(tokens, config);
       // transformers 4 reads the first, transformers 5 the second.
       config["torch_dtype"] = dtype;

@@ -5,6 +5,7 @@
 #include "support/json.h"
 #include "support/json_problem.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
 
 #include <filesystem>
@@ -26,8 +27,8 @@ public:
       : folder(dir), file((folder / "config.json").string()), config(contentOf(file)) {}
 
   HfLabels read() const {
-    requireClassifier();
-    HfLabels labels = {.names = names()};
+    const bool modern = isModern();
+    HfLabels labels = {.names = names(), .pooling = modern ? pooling() : ClassifierPooling::cls};
     if (const json *inverse = find("label2id"))
       requireInverse(*inverse, labels.names);
     labels.problem = problemOf(labels.names.size());
@@ -36,6 +37,17 @@ public:
     else if (labels.problem == ProblemType::multi_label_classification)
       labels.scores = LabelScores::sigmoid;
     return labels;
+  }
+
+  ClassifierPooling pooling() const {
+    const json *const given = find("classifier_pooling");
+    if (!given)
+      return ClassifierPooling::cls;
+    const auto pooling = given->is_string() ? parseWord<ClassifierPooling>(given->get<std::string>()) : std::nullopt;
+    if (!pooling)
+      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: classifier_pooling is {}", file, given->dump()),
+                      fmt::format("gptc knows {}", fmt::join(wordsOf<ClassifierPooling>, ", ")));
+    return *pooling;
   }
 
 private:
@@ -55,7 +67,8 @@ private:
     return it == config.end() || it->is_null() ? nullptr : &*it;
   }
 
-  void requireClassifier() const {
+  /// Whether the classifier is ModernBERT's; false for BERT's.
+  bool isModern() const {
     const json *names = find("architectures");
     const bool isOne = names && names->is_array() && names->size() == 1 && (*names)[0].is_string();
     const std::string name = isOne ? (*names)[0].get<std::string>() : "";
@@ -64,11 +77,15 @@ private:
           ErrorCode::Contradiction,
           fmt::format("{}: no classifier of texts, architectures is {}", file, names ? names->dump() : "missing"),
           "take a model for sequence classification; `gptrun embed` makes vectors of texts by this one");
-    if (name != "BertForSequenceClassification")
+    const std::pair<const char *, const char *> known[] = {{"BertForSequenceClassification", "bert"},
+                                                           {"ModernBertForSequenceClassification", "modernbert"}};
+    const auto *const found = llvm::find_if(known, [&](const auto &one) { return name == one.first; });
+    if (found == std::end(known))
       throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: the classifier {}", file, name),
-                      "gptc knows BertForSequenceClassification");
-    if (const json *type = find("model_type"); type && *type != "bert")
+                      "gptc knows BertForSequenceClassification and ModernBertForSequenceClassification");
+    if (const json *type = find("model_type"); type && *type != found->second)
       damaged(fmt::format("architectures is {}, model_type {}", names->dump(), type->dump()));
+    return found == known + 1;
   }
 
   ProblemType problemOf(size_t labels) const {
@@ -174,5 +191,7 @@ private:
 }  // namespace
 
 HfLabels readHfLabels(const std::string &dir) { return Labels(dir).read(); }
+
+ClassifierPooling readClassifierPooling(const std::string &dir) { return Labels(dir).pooling(); }
 
 }  // namespace gptc

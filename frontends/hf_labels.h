@@ -1,4 +1,5 @@
-// The labels of a classifier of Hugging Face's: what config.json says of BertForSequenceClassification.
+// The labels of a classifier of Hugging Face's: what config.json says of BertForSequenceClassification and
+// ModernBertForSequenceClassification.
 #pragma once
 
 #include "ir/choices.h"
@@ -20,6 +21,7 @@ struct HfLabels {
   LabelScores scores = LabelScores::softmax;
   /// Of a regression no label is chosen: each score is a number of its own.
   ProblemType problem = ProblemType::single_label_classification;
+  ClassifierPooling pooling = ClassifierPooling::cls;
 };
 
 /// Names are those of id2label, or where it is missing LABEL_0, LABEL_1, ... as transformers has it, as many as
@@ -27,8 +29,12 @@ struct HfLabels {
 /// scores of a regression are its logits, or what the activation function of a CrossEncoder of sentence-transformers
 /// makes of them, if the folder names one. Throws UserError: Contradiction if the folder's model is no classifier of
 /// texts, for one label that is always right and for two activation functions; NotBuiltYet for families other than
-/// bert, for other problems and for other functions than Sigmoid and Identity; CheckpointDamaged for names that are not
-/// one for each number.
+/// bert and modernbert, for other problems and for other functions than Sigmoid and Identity; CheckpointDamaged for
+/// names that are not one for each number.
 HfLabels readHfLabels(const std::string &dir);
+
+/// The key classifier_pooling of the folder, whatever the model is: that of weights which are to learn labels. Throws
+/// UserError(NotBuiltYet) for one that is unknown.
+ClassifierPooling readClassifierPooling(const std::string &dir);
 
 }  // namespace gptc

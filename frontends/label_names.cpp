@@ -127,7 +127,8 @@ std::vector<std::string> numberedLabels(size_t count) {
   return names;
 }
 
-std::vector<Diagnostic> compareLabels(const std::string &weights, const LabelNames &labels, std::string &note) {
+std::vector<Diagnostic> compareLabels(const std::string &weights, const LabelNames &labels, ClassifierPooling pooling,
+                                      std::string &note) {
   const std::vector<std::string> &names = labels.names;
   std::error_code e;
   const std::string folder = fs::is_regular_file(weights, e) ? fs::path(weights).parent_path().string() : weights;
@@ -148,6 +149,11 @@ std::vector<Diagnostic> compareLabels(const std::string &weights, const LabelNam
                   fmt::format("{}: the head there is of {}, and the model of {}", file, nameOf(there.problem),
                               nameOf(labels.problem)),
                   "take weights without a classifier, or one of the same problem_type");
+  if (there.pooling != pooling)
+    return differ(ErrorCode::Contradiction,
+                  fmt::format("{}: classifier_pooling is {}, and model.classifier_pooling \"{}\"", file,
+                              nameOf(there.pooling), nameOf(pooling)),
+                  "write the same");
   if (there.scores != trainedScores(there.problem))
     return {notTrainable(file)};
   if (there.names.size() != names.size())

@@ -38,8 +38,10 @@ std::string textOfLabels(const LabelNames &labels);
 std::vector<std::string> numberedLabels(size_t count);
 
 /// Compares the labels of a model with those of the classifier in the folder of the weights that it begins with, if its
-/// config.json describes one. Returns an error if there are more or fewer, if it learned something else of them, or if
-/// it cannot be trained; else, in `note`, names in another order or other names, which are replaced.
-std::vector<Diagnostic> compareLabels(const std::string &weights, const LabelNames &labels, std::string &note);
+/// config.json describes one. Returns an error if there are more or fewer, if it learned something else of them or from
+/// another vector, or if it cannot be trained; else, in `note`, names in another order or other names, which are
+/// replaced.
+std::vector<Diagnostic> compareLabels(const std::string &weights, const LabelNames &labels, ClassifierPooling pooling,
+                                      std::string &note);
 
 }  // namespace gptc

@@ -21,6 +21,7 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -445,7 +446,7 @@ private:
   /// The label of a regression.
   static int32_t bitsOf(const std::string &place, const std::string &text) {
     double x;
-    if (llvm::StringRef(text).trim().getAsDouble(x) || !std::isfinite(float(x)))
+    if (llvm::StringRef(text).trim().getAsDouble(x) || !(std::abs(x) <= double(std::numeric_limits<float>::max())))
       throw UserError(ErrorCode::DataInvalid, fmt::format("{}: the label \"{}\" is no finite number", place, text),
                       "a regression learns one; is it in another member or column? --label-key names it");
     return std::bit_cast<int32_t>(float(x));

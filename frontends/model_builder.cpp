@@ -68,18 +68,19 @@ public:
     }
     if (c.normPosition != NormPosition::post)
       norm("ln_f");
+    if ((hasHead && c.headTransform) || (labels && !c.hasPooler())) {
+      linear("head.dense", c.nEmbd, c.nEmbd, linearStd, c.biased(c.mlpBias));
+      norm("head.norm");
+    }
     if (hasHead) {
-      if (c.headTransform) {
-        linear("head.dense", c.nEmbd, c.nEmbd, linearStd, c.biased(c.mlpBias));
-        norm("head.norm");
-      }
       if (!c.tieEmbeddings)
         matrix("lm_head.weight", c.vocabSize, c.nEmbd, 0.02);
       if (c.headBias)
         parameter("lm_head.bias", Type(DType::f32, {c.vocabSize}), Initial::zeros);
     }
     if (labels) {
-      linear("pooler.dense", c.nEmbd, c.nEmbd, linearStd, true);
+      if (c.hasPooler())
+        linear("pooler.dense", c.nEmbd, c.nEmbd, linearStd, true);
       linear("classifier", c.nEmbd, labels, linearStd, true);
     }
     counter("rng_seed");
@@ -219,7 +220,8 @@ void sayFacts(Module &m, const Config &config) {
                            .tokenTypes = c.tokenTypes,
                            .headTransform = c.headTransform,
                            .labels = c.labels,
-                           .problemType = c.problemType});
+                           .problemType = c.problemType,
+                           .classifierPooling = c.classifierPooling});
   writeFacts(m, BatchFacts{.microBatch = config.train.microBatch,
                            .accumulate = config.train.accumulate,
                            .fold = foldOf(c.blockSize)});

@@ -44,9 +44,11 @@
 //       N = 16, 32, ... up to the least that is at least T. What the last norm gives for each token of texts that
 //       stand one after the other: token i is at positions[i] < T of its text, which takes tokens documents[0,i,0] to
 //       documents[0,i,1] - 1. A token that is none is a text of its own. There are no parameters of a head.
-// and with BuildOptions::labels = L > 0 that of a classifier (Devlin et al. 2019), in BERT's form:
+// and with BuildOptions::labels = L > 0 that of a classifier:
 //   @labels(%x: f32[16,C]) -> f32[16,L]
-//       Logits of the labels of 16 texts by the vectors of their first tokens: classifier(tanh(pooler.dense x)).
+//       Logits of the labels of 16 texts by a vector of each. In BERT's form (Devlin et al. 2019) that of the first
+//       token: classifier(tanh(pooler.dense x)). In ModernBERT's (Warner et al. 2024), without norms behind the
+//       residual sums, what model.classifier_pooling says: classifier(head.norm(act(head.dense x))).
 // If there are several token types, @embed_N then has a fourth argument %types: i32[1,N], the row of wtt for each
 // token, by which the model tells the two texts of a pair apart.
 // A model with model.labels = L > 0 learns the labels of texts, one text or pair a sequence. It has that classifier in

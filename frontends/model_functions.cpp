@@ -80,10 +80,14 @@ public:
     dropping = training && c.dropout > 0;
 
     Value *h = embed(x, nullptr);
+    makeRopeTables(c.blockSize, nullptr);
     for (int l = 0; l < c.nLayer; ++l)
       h = layer(h, l, nullptr);
+    h = finalNorm(h);
     at("first");
-    h = slice(finalNorm(h), 1, 0, 1);  // [B,1,C]: rows of one token, so that sums over them are sequence by sequence
+    if (c.classifierPooling == ClassifierPooling::mean)
+      h = meansOfDocuments(h);
+    h = slice(h, 1, 0, 1);  // [B,1,C]: rows of one token, so that sums over them are sequence by sequence
     Value *logits = labelsOf(h);
     at("loss");
     Value *loss =
@@ -151,14 +155,29 @@ public:
   }
 
 private:
-  /// Logits [..,L] of labels, by what the model gives for the first tokens of texts, [..,C].
+  /// Logits [..,L] of labels, by a vector of each text, [..,C].
   Value *labelsOf(Value *x) {
-    at("pooler");
-    x = b.value(OpKind::tanh, {linear(x, "pooler.dense", true)});
+    if (c.hasPooler()) {
+      at("pooler");
+      x = b.value(OpKind::tanh, {linear(x, "pooler.dense", true)});
+    } else {
+      x = transformed(x);
+    }
     at("pooler.drop");
     x = dropout(x, -1, poolerSite);
     at("classifier");
     return linear(x, "classifier", true);
+  }
+
+  /// The mean over the document of each token of [B,T,C]: attention whose queries and keys are all 0 weighs it equally.
+  Value *meansOfDocuments(Value *x) {
+    GPTC_CHECK(c.nHead == c.nKvHead && c.nHead * c.headSize() == c.nEmbd, "heads of {} features", c.headSize());
+    Value *values =
+        b.value(OpKind::unslice, {x}, attrs({{"dim", int64_t(2)}, {"start", 2 * c.nEmbd}, {"full", 3 * c.nEmbd}}));
+    AttrMap how = headAttrs();
+    how.set("causal", false);
+    how.set("documents", true);
+    return b.value(OpKind::attention, {values, documents}, how);
   }
 
   /// [B,L,2]: for each logit z of [B,1,L] the pair (0, z), whose softmax is (1 - sigmoid z, sigmoid z). So their cross
@@ -496,13 +515,17 @@ private:
     return norm(h, "ln_f");
   }
 
+  /// What stands before the classifier with head_transform.
+  Value *transformed(Value *h) {
+    at("head.dense");
+    h = b.value(opOf(c.activation), {linear(h, "head.dense", c.biased(c.mlpBias))});
+    at("head.norm");
+    return norm(h, "head.norm");
+  }
+
   Value *head(Value *h) {
-    if (c.headTransform) {
-      at("head.dense");
-      h = b.value(opOf(c.activation), {linear(h, "head.dense", c.biased(c.mlpBias))});
-      at("head.norm");
-      h = norm(h, "head.norm");
-    }
+    if (c.headTransform)
+      h = transformed(h);
     at("lm_head");
     h = b.value(OpKind::matmul, {h, read(c.tieEmbeddings ? "wte.weight" : "lm_head.weight")}, attrs({{"tb", true}}));
     if (c.headBias)

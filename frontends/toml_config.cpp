@@ -175,18 +175,27 @@ void readLabels(ConfigReader &r, Config &c, bool forecast) {
     checkLabelCount(r, c.model);
 }
 
-/// Checks that a model with labels has BERT's form, and what else is built for it.
+/// Checks that a model with labels has the form of BERT or ModernBERT, and what else is built for it.
 void checkLabels(ConfigReader &r, const Config &c) {
   const ModelConfig &m = c.model;
   if (!m.labels || r.complained())  // the model may be incomplete
     return;
   const char *const key = r.where("data.labels").line ? "data.labels" : "model.labels";
-  const hf::Family *bert = hf::findFamily("bert");
-  if (const std::vector<std::string> differing = hf::differingKeys(*bert, hf::valuesOf(m)); !differing.empty())
+  const hf::ModelValues values = hf::valuesOf(m);
+  const std::vector<std::string> fromBert = hf::differingKeys(*hf::findFamily("bert"), values),
+                                 fromModern = hf::differingKeys(*hf::findFamily("modernbert"), values);
+  if (!fromBert.empty() && !fromModern.empty())
     return r.complain(key, ErrorCode::NotBuiltYet,
-                      fmt::format("labels of texts are built for models of BERT's form, which this is not: {}",
-                                  fmt::join(differing, ", ")),
-                      "", {"begin with a BERT: `gptc import DIR --labels` writes its keys"});
+                      fmt::format("labels of texts are built for models of BERT's form or ModernBERT's, and this "
+                                  "differs from {}: {}",
+                                  m.hasPooler() ? "the first" : "the second",
+                                  fmt::join(m.hasPooler() ? fromBert : fromModern, ", ")),
+                      "", {"begin with one of them: `gptc import DIR --labels` writes its keys"});
+  if (m.hasPooler() && m.classifierPooling != ClassifierPooling::cls)
+    return r.complain("model.classifier_pooling", ErrorCode::Contradiction,
+                      fmt::format("model.classifier_pooling = \"{}\": BERT's classifier reads the first token",
+                                  nameOf(m.classifierPooling)),
+                      "", {"leave it out"});
   if (namesCuda(c.compile.target))
     return r.complain(key, ErrorCode::NotBuiltYet, "training with labels is built for CPUs", "",
                       {"compile.target = \"cpu\" works"});
@@ -242,7 +251,8 @@ void compareWeights(ConfigReader &r, Config &c) {
     r.complain(key, d.code, d.message, d.label, d.help);
   if (c.model.labels) {
     std::string note;
-    for (const Diagnostic &d : compareLabels(path.str(), {c.labels, c.model.problemType}, note))
+    for (const Diagnostic &d :
+         compareLabels(path.str(), {c.labels, c.model.problemType}, c.model.classifierPooling, note))
       r.complain(key, d.code, d.message, d.label, d.help);
     if (!note.empty())
       c.warnings.push_back(note);
@@ -463,6 +473,7 @@ std::vector<std::string> modelSettings(const Config &c) {
   if (c.model.labels) {
     all.push_back(fmt::format("model.labels={}", c.model.labels));
     all.push_back(fmt::format("model.problem_type={}", nameOf(c.model.problemType)));
+    all.push_back(fmt::format("model.classifier_pooling={}", nameOf(c.model.classifierPooling)));
   }
   all.push_back(fmt::format("train.micro_batch={}", c.train.microBatch));
   all.push_back(fmt::format("train.global_batch_tokens={}", c.train.globalBatchTokens));

@@ -283,14 +283,17 @@ int run(int argc, char **argv) {
   weights(embed);
   addEmbedOptions(embed, o.embed);
   Command classify = app.command("classify", "labels of texts, by a classifier that was trained here or elsewhere");
-  classify.option("MODEL", o.plan, "a plan whose model learns labels, or a folder of BertForSequenceClassification")
+  classify
+      .option("MODEL", o.plan,
+              "a plan whose model learns labels, or a folder with a classifier of BERT's form or ModernBERT's")
       .type("DIR");
   addThreads(classify);
   addOutDir(classify);
   addRunAsOptions(classify, o.as);
   weights(classify);
   addClassifyOptions(classify, o.classify);
-  Command eval = app.command("eval", "loss on the validation data, or on another file; of labels also accuracy");
+  Command eval =
+      app.command("eval", "loss on the validation data, or on another file; of labels also how well they are told");
   common(eval, true);
   addRunAsOptions(eval, o.as);
   addCacheOption(eval, o.as);

@@ -510,7 +510,8 @@ Family modernbert() {
                        {"ln_f", "final_norm"},
                        {"head.dense", "head.dense"},
                        {"head.norm", "head.norm"},
-                       {"lm_head", "decoder"}}}};
+                       {"lm_head", "decoder"},
+                       {"classifier", "classifier"}}}};
 }
 
 }  // namespace

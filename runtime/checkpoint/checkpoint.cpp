@@ -742,9 +742,10 @@ static std::vector<const State *> load(Executor &executor, const std::string &pa
         throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: manifest.json: {}", path, x.what()));
       }
     // A model that begins here learns labels from here on, and one that makes vectors needs none.
-    const char *labels = FactAt<&ModelFacts::labels>::name, *problem = FactAt<&ModelFacts::problemType>::name;
+    const char *const labels = FactAt<&ModelFacts::labels>::name;
     const bool learns = begins && !there.keys.count(labels), tells = begins || model.keys.count(labels);
-    for (const char *key : {labels, problem}) {
+    for (const char *key :
+         {labels, FactAt<&ModelFacts::problemType>::name, FactAt<&ModelFacts::classifierPooling>::name}) {
       if (learns)
         model.keys.erase(key);
       if (!tells)

@@ -9,7 +9,7 @@
 
 namespace gptc {
 
-Classifier::Classifier(Executor &executor) : executor(executor), embedder(executor) {
+Classifier::Classifier(Executor &executor, Pooling pooling) : executor(executor), embedder(executor), pooling(pooling) {
   const Function *f = executor.planned().function("labels");
   if (!f)
     throw UserError(ErrorCode::PlanDamaged, "the plan names no labels: it has no @labels",
@@ -26,7 +26,7 @@ void Classifier::prepare() {
 
 std::vector<std::vector<float>> Classifier::logits(llvm::ArrayRef<std::vector<int32_t>> texts,
                                                    llvm::ArrayRef<std::vector<int32_t>> types) {
-  const std::vector<std::vector<float>> vectors = embedder.embed(texts, Pooling::cls, false, types);
+  const std::vector<std::vector<float>> vectors = embedder.embed(texts, pooling, false, types);
   const int64_t width = embedder.width();
   std::vector<std::vector<float>> all;
   for (size_t begin = 0; begin < vectors.size(); begin += size_t(rows)) {

@@ -8,8 +8,9 @@ namespace gptc {
 /// On CPUs a text has the same bits alone and among any others, as its vector has.
 class Classifier {
 public:
-  /// Throws UserError(PlanDamaged) if the plan lacks one of the functions.
-  explicit Classifier(Executor &executor);
+  /// `pooling`: which vector of a text @labels reads. Throws UserError(PlanDamaged) if the plan lacks one of the
+  /// functions.
+  Classifier(Executor &executor, Pooling pooling);
   /// Compiles for texts of any length.
   void prepare();
 
@@ -25,6 +26,7 @@ public:
 private:
   Executor &executor;
   Embedder embedder;
+  const Pooling pooling;
   int64_t rows = 0, count = 0, stride = 0;  // of a call and its result
 };
 

@@ -386,7 +386,7 @@ TEST_F(ClassifyTest, WhatIsNoClassifierIsExplained) {
   refuses({modern, "--text", text}, 5, "model_type \"modernbert\"");
   mixed["architectures"] = {"ModernBertForSequenceClassification"};
   writeFile(modern + "/config.json", mixed.dump());
-  refuses({modern, "--text", text}, 3, "the classifier ModernBertForSequenceClassification");
+  refuses({modern, "--text", text}, 5, "classifier.weight");
   with("num_labels", 3, 5, "num_labels is 3, id2label has 2 names");
   with("id2label", {{"0", "a"}, {"2", "b"}}, 5, "id2label has 2 names, and one for \"2\"");
   with("id2label", {{"0", "a"}, {"01", "b"}}, 5, "one for \"01\"");

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains a BertForSequenceClassification by transformers, and compares losses and what came of them with gptc's.
+"""Trains a classifier of texts by transformers, and compares losses and what came of them with gptc's.
 
   labels_compare.py FOLDER TEXTS LOG MINE TEXT LOGITS
 
@@ -16,7 +16,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 try:
     import torch
-    from transformers import BertForSequenceClassification, __version__
+    from transformers import AutoModelForSequenceClassification, __version__
 except ImportError as e:
     print(f"skipped: {e}")
     sys.exit(77)
@@ -27,7 +27,7 @@ def ids_of(text):
 
 
 def load(folder):
-    model, info = BertForSequenceClassification.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    model, info = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[kind]:
             sys.exit(f"{folder}: {kind}: {info[kind]}")

@@ -132,17 +132,20 @@ struct LabelsTest : ::testing::Test {
 
 // A classifier with the right names, that it had before; one without a head; and one of many labels is refused.
 TEST_F(LabelsTest, AKeywordIsLearned) {
-  for (const std::string of : {"labels/two", "hf/bert"}) {
+  for (const std::string of : {"labels/two", "hf/bert", "hf/modernbert"}) {
     const std::string dir = folder(of), name = fs::path(dir).filename();
     const bool head = of == "labels/two";
     prepare(dir, head ? dir : "auto");
+    const bool modern = of == "hf/modernbert";
     const std::string plan =
-        compile(name + ".plan", {"train.steps=400", "train.micro_batch=8", "optimizer.schedule=linear"});
+        compile(name + ".plan", {"train.steps=400", "train.micro_batch=8", "optimizer.schedule=linear",
+                                 modern ? "optimizer.lr=0.003" : "optimizer.lr=0.01"});
     const std::string out = w.path(name + "-out");
     const Result trained = w.gptrun({plan, "--out-dir", out});
     good(trained);
     for (const char *layer : {"pooler.dense", "classifier"})
-      EXPECT_EQ(trained.output.find(fmt::format("has no {}: it begins at random", layer)) == std::string::npos, head)
+      EXPECT_EQ(trained.output.find(fmt::format("has no {}: it begins at random", layer)) == std::string::npos,
+                head || (modern && layer == std::string("pooler.dense")))
           << trained.output;
     EXPECT_NE(trained.output.find("accuracy 1.0000"), std::string::npos) << trained.output;
     bool logged = false;
@@ -156,7 +159,8 @@ TEST_F(LabelsTest, AKeywordIsLearned) {
 
     const std::string latest = out + "/checkpoints/latest", mine = w.path(name + "-mine");
     const json config = json::parse(readFile(latest + "/config.json"));
-    EXPECT_EQ(config.at("architectures"), json::array({"BertForSequenceClassification"}));
+    EXPECT_EQ(config.at("architectures"),
+              json::array({modern ? "ModernBertForSequenceClassification" : "BertForSequenceClassification"}));
     EXPECT_EQ(config.at("problem_type"), "single_label_classification");
     const json names = head ? json{{"0", "dull"}, {"1", "bright"}} : json{{"0", "bright"}, {"1", "dull"}};
     EXPECT_EQ(config.at("id2label"), names);
@@ -474,22 +478,23 @@ TEST(LabelledModule, GradientsAreFiniteDifferences) {
     compareGradients(problem);
 }
 
-// Ten steps of AdamW by transformers' BertForSequenceClassification, on all texts at once.
-TEST_F(LabelsTest, LossesAreThoseOfTransformers) {
-  const std::pair<const char *, std::string> heads[] = {{"two", ""}, {"several", several}, {"score", regression}};
-  for (const auto &[head, problem] : heads) {
-    const std::string dir = folder(std::string("labels/") + head), out = w.path(std::string(head) + "-out"),
-                      mine = w.path(std::string(head) + "-mine");
+struct LabelsCompared : LabelsTest {
+  /// Ten steps of AdamW by transformers, on all texts at once. False if there is no transformers.
+  bool compare(const std::string &name, const std::string &dir, const std::string &problem) {
+    const std::string out = w.path(name + "-out"), mine = w.path(name + "-mine");
     prepare(dir, dir, problem);
-    const std::string plan = compile(std::string(head) + ".plan",
-                                     {"train.steps=10", "optimizer.lr=0.003", "optimizer.betas=[0.9, 0.95]",
-                                      "optimizer.weight_decay=0.1", "train.grad_clip=0", "train.micro_batch=6"});
+    const std::string plan =
+        compile(name + ".plan", {"train.steps=10", "optimizer.lr=0.003", "optimizer.betas=[0.9, 0.95]",
+                                 "optimizer.weight_decay=0.1", "train.grad_clip=0", "train.micro_batch=6"});
     good(w.gptrun({plan, "--out-dir", out}));
     good(w.gptc({"export", out, "-o", mine}));
     const Result classified = w.gptrun({"classify", mine, "--precision", "fp32", "--logits", "--text", text(7)});
     good(classified);
     const size_t begin = classified.output.find("{\"");
-    ASSERT_NE(begin, std::string::npos) << classified.output;
+    if (begin == std::string::npos) {
+      ADD_FAILURE() << classified.output;
+      return true;
+    }
     const std::string line = classified.output.substr(begin, classified.output.find('\n', begin) - begin),
                       logits = json::parse(line).at("logits").dump();
     for (const std::string &version : gptc::test::transformersPaths()) {
@@ -499,10 +504,40 @@ TEST_F(LabelsTest, LossesAreThoseOfTransformers) {
                                             out + "/log.jsonl", mine, text(7), logits),
                                 version);
       if (r.isMissing())
-        GTEST_SKIP() << "no Python with transformers and PyTorch: " << r.said;
-      EXPECT_EQ(r.code, 0) << head << ": " << r.said;
+        return false;
+      EXPECT_EQ(r.code, 0) << name << ": " << r.said;
       std::printf("%s", r.said.c_str());
     }
+    return true;
+  }
+};
+
+TEST_F(LabelsCompared, LossesAreThoseOfTransformers) {
+  const std::pair<const char *, std::string> heads[] = {{"two", ""}, {"several", several}, {"score", regression}};
+  for (const auto &[head, problem] : heads)
+    if (!compare(head, folder(std::string("labels/") + head), problem))
+      GTEST_SKIP() << "no Python with transformers and PyTorch";
+}
+
+// ModernBERT's head begins where a step of training from weights without a classifier has led.
+TEST_F(LabelsCompared, LossesOfModernBertAreThoseOfTransformers) {
+  for (const std::string pooling : {"cls", "mean"}) {
+    const std::string dir = folder("hf/modernbert"), begin = w.path(pooling + "-begin");
+    json config = json::parse(readFile(dir + "/config.json"));
+    config["classifier_pooling"] = pooling;
+    writeFile(dir + "/config.json", config.dump());
+    prepare(dir, "auto");
+    EXPECT_EQ(readFile(w.path("model.toml")).find("classifier_pooling = \"mean\"") != std::string::npos,
+              pooling == "mean");
+    const Result first = w.gptrun({compile(pooling + "-first", {"train.steps=1"}), "--out-dir", w.path(pooling)});
+    good(first);
+    EXPECT_NE(first.output.find("has no classifier: it begins at random"), std::string::npos) << first.output;
+    good(w.gptc({"export", w.path(pooling), "-o", begin}));
+    config = json::parse(readFile(begin + "/config.json"));
+    EXPECT_EQ(config.at("architectures"), json::array({"ModernBertForSequenceClassification"}));
+    EXPECT_EQ(config.at("classifier_pooling"), pooling);
+    if (!compare(pooling, begin, ""))
+      GTEST_SKIP() << "no Python with transformers and PyTorch";
   }
 }
 

@@ -76,7 +76,7 @@ name = {name}
 
 [model]                         # docs/model.md
 init_from = {init}  # compared with {source}
-{model}
+{model}{pooling}
 [train]
 steps = 1000
 micro_batch = "auto"            # sequences of one pass
@@ -101,8 +101,12 @@ keep = 3
       fmt::arg("title", f.title), fmt::arg("name", tomlString(nameOfModel(f.path))),
       fmt::arg("init", tomlString((gguf ? "gguf:" : "hf:") + from)),
       fmt::arg("source", gguf ? "the keys of the file" : "the config.json there"),
-      fmt::arg("model", modelText(f.model, f.context)), fmt::arg("tokenizer", tomlString(tokenizer)),
-      fmt::arg("lr", o.labels.empty() ? "3e-5" : "2e-5"), fmt::arg("texts", texts),
+      fmt::arg("model", modelText(f.model, f.context)),
+      fmt::arg("pooling", f.labels.pooling == ClassifierPooling::cls
+                              ? ""
+                              : fmt::format("classifier_pooling = \"{}\"\n", nameOf(f.labels.pooling))),
+      fmt::arg("tokenizer", tomlString(tokenizer)), fmt::arg("lr", o.labels.empty() ? "3e-5" : "2e-5"),
+      fmt::arg("texts", texts),
       fmt::arg("labels", o.labels.empty() ? "" : fmt::format("labels = {}\n", tomlString(pathFrom(o.out, o.labels)))),
       fmt::arg("out", folder == "data" ? "data" : tomlString(folder)), fmt::arg("files", filesLines(o)),
       fmt::arg("line", tokenizerLine(f, tokenizer, purposeOf(o))),

@@ -90,11 +90,11 @@ Config requireBuilt(const std::string &dir, const ModelConfig &model) {
   return config;
 }
 
-/// Labels are learned in the form of BERT's classifier.
-void requireBert(const std::string &dir, const ModelConfig &model) {
-  if (const std::string family = describeForHf(model, "float32", {}).family; family != "bert")
+/// Labels are learned in the form of BERT's classifier or ModernBERT's.
+void requireEncoder(const std::string &dir, const ModelConfig &model) {
+  if (const std::string family = describeForHf(model, "float32", {}).family; family != "bert" && family != "modernbert")
     throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: labels for a model of the family {}", dir, family),
-                    "gptc learns labels with models of the family bert");
+                    "gptc learns labels with models of the families bert and modernbert");
 }
 
 json contentOf(const fs::path &path) {
@@ -127,10 +127,12 @@ ImportedModel inFolder(const std::string &dir, ImportFor purpose, const LabelNam
   if (purpose == ImportFor::labels)
     found.labels = readHfLabels(dir);
   if (purpose == ImportFor::newLabels) {
-    requireBert(dir, built.model);
-    found.labels.names = labels.names;
-    found.labels.problem = labels.problem;
-    if (const std::vector<Diagnostic> differ = compareLabels(dir, labels, found.note); !differ.empty())
+    requireEncoder(dir, built.model);
+    found.labels = {.names = labels.names, .problem = labels.problem};
+    if (!built.model.hasPooler())
+      found.labels.pooling = readClassifierPooling(dir);
+    if (const std::vector<Diagnostic> differ = compareLabels(dir, labels, found.labels.pooling, found.note);
+        !differ.empty())
       throw UserError(differ);
   }
   found.wide = requireWeights(dir, *moduleOf(built, purpose, int64_t(found.labels.names.size())), purpose);

@@ -52,7 +52,8 @@ class Classification {
 public:
   Classification(Executor &executor, const Tokenizer &tokenizer, const HfLabels &labels, TextForm form,
                  const ClassifyCommand &command)
-      : classifier(executor), tokenizer(tokenizer), labels(labels), form(std::move(form)), command(command) {
+      : classifier(executor, labels.pooling == ClassifierPooling::mean ? Pooling::mean : Pooling::cls),
+        tokenizer(tokenizer), labels(labels), form(std::move(form)), command(command) {
     if (command.threshold >= 0 && !mayBeSeveral())
       throw UserError(ErrorCode::Usage,
                       fmt::format("--threshold: the model's problem_type is {}", nameOf(labels.problem)),

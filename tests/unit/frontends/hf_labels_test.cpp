@@ -64,6 +64,23 @@ TEST_F(HfLabelsTest, HaveNamesOrNumbers) {
     EXPECT_TRUE(problem({{"num_labels", wrong}}).starts_with("504 config.json: num_labels is ")) << wrong;
 }
 
+TEST_F(HfLabelsTest, ModernBertSaysWhatItReads) {
+  const json modern = {{"model_type", "modernbert"}, {"architectures", {"ModernBertForSequenceClassification"}}};
+  const auto with = [&](const char *key, const json &value) {
+    json config = modern;
+    config[key] = value;
+    return config;
+  };
+  EXPECT_EQ(read(modern).pooling, ClassifierPooling::cls);
+  EXPECT_EQ(read(with("classifier_pooling", "cls")).pooling, ClassifierPooling::cls);
+  EXPECT_EQ(read(with("classifier_pooling", "mean")).pooling, ClassifierPooling::mean);
+  EXPECT_EQ(readClassifierPooling(dir.string()), ClassifierPooling::mean);
+  EXPECT_EQ(problem(with("classifier_pooling", "last")),
+            fmt::format("{} config.json: classifier_pooling is \"last\"", int(ErrorCode::NotBuiltYet)));
+  EXPECT_EQ(read({{"classifier_pooling", "mean"}}).pooling, ClassifierPooling::cls) << "BERT has none";
+  EXPECT_EQ(problem(with("model_type", "bert")).substr(0, 4), fmt::format("{} ", int(ErrorCode::CheckpointDamaged)));
+}
+
 TEST_F(HfLabelsTest, OfOneNameAreNamedWithTheirNumbers) {
   EXPECT_EQ(problem({{"id2label", {{"0", "a"}, {"1", "b"}, {"2", "a"}}}}),
             "504 config.json: id2label has the name \"a\" twice, for 0 and 2");

@@ -473,7 +473,7 @@ TEST_F(LabelPrepare, AHeadMustTellAsMany) {
                             ProblemType problem = ProblemType::single_label_classification) {
     write("config.json", config);
     std::string note;
-    const std::vector<Diagnostic> found = compareLabels(dir.string(), {names, problem}, note);
+    const std::vector<Diagnostic> found = compareLabels(dir.string(), {names, problem}, ClassifierPooling::cls, note);
     return found.empty() ? note.empty() ? "" : "note" : fmt::format("{}", int(found[0].code));
   };
   const std::string head = R"({"model_type": "bert", "architectures": ["BertForSequenceClassification"], )";
@@ -490,6 +490,10 @@ TEST_F(LabelPrepare, AHeadMustTellAsMany) {
                      ProblemType::regression),
             fmt::format("{}", int(ErrorCode::NotBuiltYet)));
   EXPECT_EQ(compared(R"({"model_type": "bert", "architectures": ["BertForMaskedLM"]})", {"a", "b", "c"}), "");
+  const std::string modern = R"({"model_type": "modernbert", "architectures": ["ModernBertForSequenceClassification"])";
+  EXPECT_EQ(compared(modern + "}", {"a", "b"}), "");
+  EXPECT_EQ(compared(modern + R"(, "classifier_pooling": "mean"})", {"a", "b"}),
+            fmt::format("{}", int(ErrorCode::Contradiction)));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -155,7 +156,7 @@ std::vector<Tensor> evaluatedWith(const Module &m, const Tensor &y, const StateM
   double sum = 0;
   for (const double loss : evaluated[0].data)
     sum += loss;
-  EXPECT_NEAR(interpret(*m.function("forward"), args, states)[0].data[0], sum, 1e-12);
+  EXPECT_NEAR(interpret(*m.function("forward"), args, states)[0].data[0], sum, 1e-12 * std::max(1.0, sum));
   return evaluated;
 }
 
@@ -206,6 +207,87 @@ TEST(LabelledModel, ARegressionLearnsSquaredErrors) {
   EXPECT_EQ(evaluated[1].type.str(), "f32[3,1,1]");
   for (size_t b = 0; b < 3; ++b)
     EXPECT_NEAR(evaluated[0].data[b], std::pow(evaluated[1].data[b] - y.data[b], 2), 1e-12) << b;
+}
+
+/// A model in ModernBERT's form that learns three labels.
+Config modernConfig(ClassifierPooling pooling) {
+  Config c = labelledConfig();
+  ModelConfig &m = c.model;
+  m.normPosition = NormPosition::pre;
+  m.position = Position::rope;
+  m.activation = Activation::geglu;
+  m.ffnDim = 12;
+  m.bias = m.firstNorm = m.headBias = false;
+  m.tokenTypes = 0;
+  m.window = 3;
+  m.layersWithoutWindow = {0};
+  m.classifierPooling = pooling;
+  c.train.microBatch = 3;
+  return c;
+}
+
+/// x W + b of a row.
+std::vector<double> linearOf(const std::vector<double> &x, const StateMap &states, const std::string &name, bool bias) {
+  const std::vector<double> &w = states.find(name + ".weight")->second.data;
+  const size_t out = w.size() / x.size();
+  std::vector<double> y = bias ? states.find(name + ".bias")->second.data : std::vector<double>(out);
+  for (size_t i = 0; i < x.size(); ++i)
+    for (size_t j = 0; j < out; ++j)
+      y[j] += x[i] * w[i * out + j];
+  return y;
+}
+
+// What @embed gives for a text alone, pooled, and what transformers' ModernBertPredictionHead makes of it, by hand.
+TEST(LabelledModel, ModernBertsHeadReadsTheFirstTokenOrTheMean) {
+  for (const ClassifierPooling pooling : {ClassifierPooling::cls, ClassifierPooling::mean}) {
+    const Config c = modernConfig(pooling);
+    const auto m = buildModel(c), embeds = buildModel(c, {.embed = true, .labels = 3});
+    EXPECT_EQ(verify(*m), std::vector<std::string>{});
+    EXPECT_EQ(typesOf(*m, {"head.dense.weight", "head.dense.bias", "head.norm.weight", "head.norm.bias",
+                           "classifier.weight", "classifier.bias", "pooler.dense.weight", "lm_head.weight"}),
+              (Types{"f32[8,8]", "-", "f32[8]", "-", "f32[8,3]", "f32[3]", "-", "-"}));
+    StateMap states = unevenStates(*m);
+    const LabelledArgs given(3);
+    const std::vector<Tensor> evaluated = evaluatedWith(*m, given.args()[1], states);
+    const size_t lengths[] = {4, 1, 6};
+    for (size_t b = 0; b < 3; ++b) {
+      std::vector<double> tokens(16, 0), positions(16, 0), documents(32);
+      for (size_t i = 0; i < 16; ++i) {
+        const bool text = i < lengths[b];
+        tokens[i] = text ? given.tokens[6 * b + i] : 0;
+        positions[i] = text ? double(i) : 0;
+        documents[2 * i] = text ? 0 : double(i);
+        documents[2 * i + 1] = text ? double(lengths[b]) : double(i + 1);
+      }
+      const Tensor text[] = {integers(Type(DType::i32, {1, 16}), tokens), integers(Type(DType::i64, {16}), positions),
+                             integers(Type(DType::i64, {1, 16, 2}), documents)};
+      const std::vector<double> vectors = interpret(*embeds->function("embed_16"), text, states)[0].data;
+      const size_t pooled = pooling == ClassifierPooling::mean ? lengths[b] : 1;
+      std::vector<double> x(8);
+      for (size_t i = 0; i < 8 * pooled; ++i)
+        x[i % 8] += vectors[i] / double(pooled);
+      Tensor rows(Type(DType::f32, {16, 8}));
+      std::copy(x.begin(), x.end(), rows.data.begin());
+      const Tensor firsts[] = {rows};
+      const std::vector<double> alone = interpret(*embeds->function("labels"), firsts, states)[0].data;
+
+      std::vector<double> y = linearOf(x, states, "head.dense", false);
+      double mean = 0, square = 0;
+      for (double &one : y) {
+        one *= 0.5 * std::erfc(-one / std::sqrt(2.0));
+        mean += one / 8;
+      }
+      for (const double one : y)
+        square += (one - mean) * (one - mean) / 8;
+      for (size_t i = 0; i < 8; ++i)
+        y[i] = (y[i] - mean) / std::sqrt(square + c.model.normEps) * states["head.norm.weight"].data[i];
+      y = linearOf(y, states, "classifier", true);
+      for (size_t l = 0; l < 3; ++l) {
+        EXPECT_NEAR(alone[l], y[l], 1e-12) << nameOf(pooling) << b;
+        EXPECT_NEAR(evaluated[1].data[3 * b + l], y[l], 1e-12) << nameOf(pooling) << b;
+      }
+    }
+  }
 }
 
 TEST(LabelledModel, DropoutOfLabelsHasItsOwnStreams) {
@@ -345,6 +427,30 @@ TEST_F(LabelKeys, AForecastWithoutTheFileSaysWhatItNeeds) {
   const std::string without = said({});
   EXPECT_NE(without.find("none.json"), std::string::npos) << without;
   EXPECT_NE(without.find("write model.labels"), std::string::npos) << without;
+}
+
+TEST_F(LabelKeys, ModernBertsFormLearnsLabels) {
+  const std::vector<std::string> modern = {"model.vocab_size=31",    "model.labels=2",          "model.position=rope",
+                                           "model.activation=geglu", "model.norm_position=pre", "model.bias=false",
+                                           "model.first_norm=false", "model.token_types=0",     "model.head_bias=true",
+                                           "model.rope_theta=160000"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), modern.begin(), modern.end());
+    return more;
+  };
+  EXPECT_EQ(problem(modern), "");
+  const Config c = load(with({"model.classifier_pooling=mean"}));
+  const auto config = nlohmann::json::parse(describeForHf(c.model, "float32", {}, c.labels).config);
+  EXPECT_EQ(config.at("architectures"), nlohmann::json::array({"ModernBertForSequenceClassification"}));
+  EXPECT_EQ(config.at("classifier_pooling"), "mean");
+  EXPECT_EQ(loadConfig("", modelSettings(c), [](const std::string &) { return 0; }).model.classifierPooling,
+            ClassifierPooling::mean);
+  EXPECT_NE(problem(with({"model.embedding_norm=false"})).find("differs from the second: embedding_norm"),
+            std::string::npos);
+  EXPECT_NE(problem({"model.vocab_size=31", "model.labels=2", "model.classifier_pooling=mean"})
+                .find("BERT's classifier reads the first token"),
+            std::string::npos);
+  EXPECT_NE(problem(with({"model.classifier_pooling=last"})).find("classifier_pooling"), std::string::npos);
 }
 
 TEST_F(LabelKeys, WhatContradictsIsRefused) {
