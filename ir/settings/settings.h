@@ -341,8 +341,7 @@ template <typename Table> void layerKeys(Table &key, ModelConfig &m) {
       "classifier.");
   key("model.labels", m.labels, Integer{0, 1 << 16},
       "Labels of texts that a classifier in BERT's or ModernBERT's form tells, in place of the head that names tokens. "
-      "0: "
-      "none.",
+      "0: none.",
       Otherwise{"as many as data.labels names, else 0"});
   key("model.problem_type", m.problemType, Choice{allWords<ProblemType>()},
       "What is learned of labels: which one is right; which are, each by itself; or, with one label, a real number.",
