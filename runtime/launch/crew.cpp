@@ -203,7 +203,7 @@ public:
       ::kill(-m.pid, SIGKILL);
       r.pulse = m.pulse.read();
       r.end = RankEnd{WIFEXITED(status) ? WEXITSTATUS(status) : 0, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
-                      m.lines.error()};
+                      m.lines.error(), r.rank == 0 ? "" : m.lines.unlogged()};
     }
   }
 

@@ -37,6 +37,7 @@ struct RankEnd {
   int code = 0;
   int signal = 0;     // 0: it exited with `code`
   std::string error;  // the last coded errors that it wrote
+  std::string said;   // the last other lines, of a rank whose output goes nowhere
   bool good() const { return code == 0 && signal == 0; }
 };
 

@@ -25,6 +25,7 @@ using Clock = RankWatch::Clock;
 
 constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
 constexpr int kInterrupted = 130;
+constexpr int kUnread = 128 + SIGPIPE;  // no rank's exit code
 /// A rank with a heartbeat older than this is the likely cause of the others' errors.
 constexpr auto kSuspicious = std::chrono::milliseconds(1000);
 
@@ -165,8 +166,22 @@ public:
   int64_t lastStep() const { return furthest(&PulseView::step); }
   int64_t firstStep() const { return furthest(&PulseView::begin); }
   bool anyKilledByUs() const { return killed; }
-  bool anyEndedByTerm() const {
-    return std::any_of(ranks.begin(), ranks.end(), [](auto &r) { return r.end && r.end->signal == SIGTERM; });
+  bool anyEndedByTerm() const { return anyEndedBy(SIGTERM); }
+  /// Whether ranks have ended because nobody reads their output.
+  bool unread() const { return o.outputIsOfRanks && (unreadHere || anyEndedBy(SIGPIPE)); }
+  /// What failed ranks said that no log has.
+  std::string lastWords() const {
+    std::string all;
+    for (const RankStatus &r : ranks) {
+      if (!r.end || r.end->good())
+        continue;
+      for (llvm::StringRef said = r.end->said; !said.empty();) {
+        const auto [line, rest] = said.split('\n');
+        all += fmt::format("rank {}: {}\n", r.rank, line.str());
+        said = rest;
+      }
+    }
+    return all;
   }
 
 private:
@@ -184,12 +199,19 @@ private:
   std::optional<Clock::time_point> idleEndAt;  // the same for ranks that are not saving
   int stopsSeen = 0;
   bool killed = false;
+  bool unreadHere = false;  // the output of a rank 0 on another machine
 
-  static Voice voice(int direct, int input = -1) {
+  bool anyEndedBy(int number) const {
+    return std::any_of(ranks.begin(), ranks.end(), [&](auto &r) { return r.end && r.end->signal == number; });
+  }
+
+  Voice voice(int direct, int input = -1) {
     // If the reader goes away, the run stops, as it does if rank 0 writes to standard output itself.
     return {direct,
-            [](llvm::StringRef s) {
-              if (!writeAll(STDOUT_FILENO, s) && errno == EPIPE && gStops.count() == 0)
+            [this](llvm::StringRef s) {
+              if (writeAll(STDOUT_FILENO, s) || errno != EPIPE || std::exchange(unreadHere, true))
+                return;
+              if (gStops.count() == 0)
                 gStops.note(SIGPIPE);
             },
             [](llvm::StringRef s) { writeAll(STDERR_FILENO, s); }, input};
@@ -236,9 +258,11 @@ private:
       signal(SIGKILL);
       endAt = now + std::chrono::seconds(1);
     } else {
-      say(o.outDir.empty() ? "stopping; once more to end at once"
-          : lastStep() < 0 ? "stopping: ranks are still starting and end as soon as they can; once more to end at once"
-                           : "stopping: ranks finish their step and save; once more to end at once");
+      if (!unread())
+        say(o.outDir.empty() ? "stopping; once more to end at once"
+            : lastStep() < 0
+                ? "stopping: ranks are still starting and end as soon as they can; once more to end at once"
+                : "stopping: ranks finish their step and save; once more to end at once");
       signal(SIGTERM);
     }
     stopsSeen = stops;
@@ -249,6 +273,7 @@ private:
       return;
     for (const RankStatus &r : ranks)
       if (r.end && !r.end->good() && !(stopsSeen && r.end->signal == SIGTERM) &&
+          !(o.outputIsOfRanks && r.end->signal == SIGPIPE) &&
           std::find(failed.begin(), failed.end(), r.rank) == failed.end())
         failed.push_back(r.rank);
     for (auto &crew : crews)
@@ -337,11 +362,8 @@ int repeat(const Cause &cause) {
   return cause.code;
 }
 
-}  // namespace
-
-int launch(const LaunchOptions &o) {
-  GPTC_CHECK(o.hosts.empty() || int(o.hosts.size()) == o.nodes, "{} hosts, {} nodes", o.hosts.size(), o.nodes);
-  CatchStops stops;
+/// Runs attempts until one ends well, or no other helps. Returns an exit code, or kUnread.
+int supervise(const LaunchOptions &o) {
   sayWhatStarts(o);
   std::vector<std::string> failures;
   int64_t resumeAtMost = -1;
@@ -350,7 +372,9 @@ int launch(const LaunchOptions &o) {
     Attempt attempt(o, trained ? restarts : 0, resumeAtMost);
     const std::optional<Cause> cause = attempt.run();
     if (!cause)
-      return attempt.anyKilledByUs() || attempt.anyEndedByTerm() ? kInterrupted : 0;
+      return attempt.unread() ? kUnread : attempt.anyKilledByUs() || attempt.anyEndedByTerm() ? kInterrupted : 0;
+    if (const std::string words = attempt.lastWords(); !words.empty())
+      std::fputs(words.c_str(), stderr);
     if (cause->final() || (!cause->words.empty() && o.restarts == 0))
       return repeat(*cause);
     if (cause->unreachable && restarts == 0)
@@ -395,6 +419,21 @@ int launch(const LaunchOptions &o) {
     if (!pauseFor(o.pause))
       return kInterrupted;
   }
+}
+
+}  // namespace
+
+int launch(const LaunchOptions &o) {
+  GPTC_CHECK(o.hosts.empty() || int(o.hosts.size()) == o.nodes, "{} hosts, {} nodes", o.hosts.size(), o.nodes);
+  int code = 0;
+  {
+    const CatchStops stops;
+    code = supervise(o);
+  }
+  if (code != kUnread)
+    return code;
+  ::raise(SIGPIPE);
+  return 0;  // whoever started this process has it ignore the signal
 }
 
 }  // namespace gptc

@@ -28,12 +28,13 @@ struct LaunchOptions {
   /// The command of every rank, beginning with the program's path; and the command that serves runAgent() on another
   /// machine's standard input and output.
   std::vector<std::string> command, agent;
-  std::string outDir;  // absolute; "": the ranks have no logs, and what others than rank 0 print is dropped
+  std::string outDir;  // absolute; "": the ranks have no logs, and others than rank 0 are heard only if they fail
   /// This machine's address for other machines; "": its name.
   std::string address;
   /// What rank 0 reads as its standard input, if it is on this machine; -1: nothing.
   int input = -1;
-  /// Whether standard output is rank 0's alone: what the launcher starts it then says on standard error.
+  /// Whether standard output is rank 0's alone: what the launcher starts it then says on standard error. If nobody
+  /// reads it, SIGPIPE ends the ranks and then this process, as it does where no ranks are.
   bool outputIsOfRanks = false;
   int restarts = 3;        // allowed in this run
   int restartsBefore = 0;  // of this run, by whoever restarted the launcher

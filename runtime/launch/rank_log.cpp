@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kLongestLine = 1 << 16;  // bytes; longer lines are split
 constexpr size_t kLongestError = 1 << 16;
+constexpr size_t kMostUnlogged = 1 << 12;
 
 }  // namespace
 
@@ -44,9 +45,14 @@ void RankLines::line(llvm::StringRef text, std::string &plain) {
   if (!errorText.empty() || text.starts_with("error[GPTC")) {
     if (errorText.size() < kLongestError)
       errorText += text.str() + "\n";
-  } else {
-    plain += text.str() + "\n";
+    return;
   }
+  plain += text.str() + "\n";
+  if (!file.empty())
+    return;
+  lastLines += text.str() + "\n";
+  if (lastLines.size() > kMostUnlogged)
+    lastLines.erase(0, lastLines.size() - kMostUnlogged);
 }
 
 std::string RankLines::take(llvm::StringRef bytes) {

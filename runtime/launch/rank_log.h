@@ -23,13 +23,15 @@ public:
   std::string finish();
   /// "error[GPTC0406]: ..." and everything after it; "" if there was none.
   const std::string &error() const { return errorText; }
+  /// The last lines that are not part of an error, where no log has them.
+  const std::string &unlogged() const { return lastLines; }
 
 private:
   void line(llvm::StringRef text, std::string &plain);
   const int rank;
   const std::string file;
   int fd = -1;
-  std::string rest, errorText;
+  std::string rest, errorText, lastLines;
 };
 
 /// ranks/rank-0003.log

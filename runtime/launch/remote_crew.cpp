@@ -232,7 +232,7 @@ private:
       r.pulse = pulseOf(j.at("pulse"));
       if (j.contains("end"))
         r.end = RankEnd{j["end"].at("code").get<int>(), j["end"].at("signal").get<int>(),
-                        j["end"].at("error").get<std::string>()};
+                        j["end"].at("error").get<std::string>(), j["end"].at("said").get<std::string>()};
     } catch (const json::exception &e) {
       why = fmt::format("{} does not speak as this version does: {}", host, e.what());
     }
@@ -306,7 +306,7 @@ int runAgent(int in, int out) {
         continue;
       json j = {{"rank", r.rank}, {"pid", r.pid}, {"pulse", pulseJson(r.pulse)}};
       if (r.end)
-        j["end"] = {{"code", r.end->code}, {"signal", r.end->signal}, {"error", r.end->error}};
+        j["end"] = {{"code", r.end->code}, {"signal", r.end->signal}, {"error", r.end->error}, {"said", r.end->said}};
       heardBy = tell(j) && heardBy;
       toldEnd[i] = r.end.has_value();
     }

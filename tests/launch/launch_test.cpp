@@ -292,6 +292,29 @@ TEST_F(LaunchTest, WhatARankLeavesBehindIsEndedToo) {
   EXPECT_EQ(r.code, 6) << r.output;
 }
 
+// Its words would go nowhere: it has no log.
+TEST_F(LaunchTest, WhatAFailedRankSaidLastIsShown) {
+  const e2e::Result r = run("ranks=2 texts=1", "0:1:print 1:2:print 1:3:kill=9");
+  EXPECT_EQ(r.code, 6) << r.output;
+  EXPECT_HAS(r.output, "\nrank 1: rank 1 begins at step 0\nrank 1: out of rank 1\nrank 1: err of rank 1\n");
+  EXPECT_LT(r.output.find("rank 1: err of"), r.output.find("error[GPTC0601]: rank 1 on ")) << r.output;
+  EXPECT_EQ(count(r.output, "err of rank 0"), 1u) << r.output;
+  fs::remove_all(out);
+  fs::create_directories(out);
+  EXPECT_HAS_NOT(run("ranks=2 texts=1", "1:2:print").output, "of rank 1");
+}
+
+// As the only process of a pipeline's stage ends.
+TEST_F(LaunchTest, RanksThatNobodyReadsEndBySigpipe) {
+  const e2e::Result r = run("ranks=2 texts=1", "0:3:kill=13 1:3:kill=13");
+  EXPECT_EQ(r.signal, SIGPIPE) << r.output;
+  EXPECT_HAS_NOT(r.output, "error[");
+  fs::remove_all(out);
+  fs::create_directories(out);
+  const e2e::Result logged = run("ranks=2 restarts=0", "0:3:kill=13 1:3:kill=13");
+  EXPECT_EQ(logged.code, 6) << "only those whose output it is\n" << logged.output;
+}
+
 TEST_F(LaunchTest, AnErrorThatARankSurvivesIsNoError) {
   const e2e::Result r = run("ranks=2 restarts=0", "1:3:rogue=4");
   EXPECT_EQ(r.code, 0) << r.output;
@@ -392,6 +415,24 @@ TEST_F(RemoteTest, AnErrorThereIsSaidHere) {
   const e2e::Result r = run("hosts=a,b ranks=1", "1:4:error=4");
   EXPECT_EQ(r.code, 4) << r.output;
   EXPECT_HAS(r.output, "error[GPTC0406]: rank 1 says what is wrong\n  = help: so and so\n  = note: rank 1 on b (pid ");
+}
+
+TEST_F(RemoteTest, WhatAFailedRankSaidLastIsShown) {
+  const e2e::Result r = run("hosts=a,b ranks=1 texts=1", "1:2:print 1:3:kill=9");
+  EXPECT_EQ(r.code, 6) << r.output;
+  EXPECT_HAS(r.output, "\nrank 1: rank 1 begins at step 0\nrank 1: out of rank 1\nrank 1: err of rank 1\n");
+}
+
+TEST_F(RemoteTest, RanksThatNobodyReadsEndBySigpipe) {
+  std::string command = "exec 3> >(:); wait $!; exec";  // a pipe whose reader has gone
+  for (const std::string &word : arguments("hosts=a,b ranks=1 texts=1", "steps:5000 0:3:print"))
+    command += " '" + word + "'";
+  const e2e::Result r = e2e::Process({"/bin/bash", "-c", command + " >&3"}, env, dir / "output").wait();
+  EXPECT_EQ(r.signal, SIGPIPE) << r.output;
+  EXPECT_HAS(r.output, "note: 2 ranks, 1 on each of a, b\n");
+  EXPECT_HAS_NOT(r.output, "error[");
+  EXPECT_HAS_NOT(r.output, "stopping");
+  EXPECT_EQ(processes(), std::vector<int>{});
 }
 
 TEST_F(RemoteTest, AStoppedRankThere) {

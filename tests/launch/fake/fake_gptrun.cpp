@@ -1,7 +1,8 @@
 // In gptrun's place in the launcher's tests.
 //
 //   fake_gptrun launch NAME=VALUE... -- INSTRUCTION...   launches ranks that follow the instructions, or with
-//                                                        program=PATH others, whose words these are
+//                                                        program=PATH others, whose words these are; texts=1: as
+//                                                        those that continue texts, without logs
 //   fake_gptrun --agent                                  serves a launcher on another machine
 //   fake_gptrun rank OUT_DIR INSTRUCTION...              one rank
 //
@@ -205,6 +206,7 @@ int rank(const std::string &outDir, const std::vector<std::string> &words) {
 
 int launchAsTold(const std::vector<std::string> &words, const std::string &self) {
   LaunchOptions o;
+  bool texts = false;
   size_t i = 0;
   for (; i < words.size() && words[i] != "--"; ++i) {
     auto [name, text] = llvm::StringRef(words[i]).split('=');
@@ -220,6 +222,8 @@ int launchAsTold(const std::vector<std::string> &words, const std::string &self)
       o.outDir = text.str();
     else if (name == "program")
       o.command = {text.str()};
+    else if (name == "texts")
+      texts = value > 0;
     else if (name == "restarts")
       o.restarts = value;
     else if (name == "silence")
@@ -240,6 +244,8 @@ int launchAsTold(const std::vector<std::string> &words, const std::string &self)
   if (!real)
     o.command = {self, "rank", o.outDir};
   o.command.insert(o.command.end(), words.begin() + i + 1, words.end());
+  if (texts)
+    o.outDir = "", o.outputIsOfRanks = true, o.restarts = 0;
   o.checkpoints = [&] { return real ? CheckpointStore(o.outDir).steps() : savedSteps(o.outDir); };
   return launch(o);
 }
