@@ -7,6 +7,6 @@ namespace gptc {
 
 /// Returns rank 0's `text`, any bytes, on all ranks, which must call it together. That of the others is not read.
 /// Throws what Communicator::run throws.
-std::string shareText(Communicator &ranks, const std::string &text);
+std::string shareText(Communicator &ranks, std::string text);
 
 }  // namespace gptc

@@ -49,13 +49,7 @@ int reportBug(const char *what) {
 }
 
 /// Reports that standard output could not be written. Returns 0 if its reader went away, which is no error.
-int reportOutput(int error) {
-  if (error == EPIPE)
-    return 0;
-  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  return report(UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable,
-                          fmt::format("cannot write to standard output: {}", std::strerror(error))));
-}
+int reportOutput(int error) { return error == EPIPE ? 0 : report(outputError(error)); }
 
 int flushOutput() {
   if (std::fflush(stdout) != 0)
@@ -165,6 +159,12 @@ void takeStack() {
 }
 
 }  // namespace
+
+UserError outputError(int error) {
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable,
+                   fmt::format("cannot write to standard output: {}", std::strerror(error)));
+}
 
 Diagnostic currentError() {
   try {

@@ -14,6 +14,9 @@ namespace gptc {
 /// Unwritable); if the reader went away, the program ends quietly.
 int guardedMain(const std::function<int()> &work);
 
+/// That standard output could not be written, by the error's number: DiskFull or Unwritable.
+UserError outputError(int error);
+
 /// Within a catch block: what guardedMain would print, the first of several errors.
 Diagnostic currentError();
 

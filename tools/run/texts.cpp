@@ -32,6 +32,7 @@
 #include <csignal>
 #include <filesystem>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace gptc {
@@ -216,22 +217,37 @@ Ranks ranksForTexts(const RunOptions &o, const World &world, const Plan &plan) {
   return ranks;
 }
 
-/// Standard input up to its end, in a file in memory that a rank can inherit: a rank cannot read a terminal.
-int heldInput() {
+/// The prompts as an open file that rank 0 inherits as its standard input: it has no other descriptor of this process,
+/// such as /dev/fd/63, and cannot read a terminal. So all but a file on a disk is read to its end, into memory.
+int promptsForRanks(const SampleCommand &command) {
+  const int from = openPrompts(command);
+  struct stat s{};
+  if (::fstat(from, &s) == 0 && S_ISREG(s.st_mode))
+    return from;
   const int file = ::memfd_create("prompts", MFD_CLOEXEC);
+  const UserError noMemory(ErrorCode::OutOfMemory, fmt::format("no memory for {}", command.prompts),
+                           "name a file on a disk");
   if (file < 0)
-    throw UserError(ErrorCode::OutOfMemory, "no memory for standard input", "name a file of prompts");
+    throw noMemory;
   std::array<char, 1 << 16> bytes;
-  for (ssize_t n; (n = ::read(STDIN_FILENO, bytes.data(), bytes.size())) != 0;) {
+  for (ssize_t n; (n = ::read(from, bytes.data(), bytes.size())) != 0;) {
     if (n < 0 && errno == EINTR)
       continue;
     if (n < 0)
-      throw UserError(ErrorCode::FileMissing, "cannot read standard input to its end");
+      throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {} to its end", command.prompts));
     if (!writeAll(file, llvm::StringRef(bytes.data(), size_t(n))))
-      throw UserError(ErrorCode::OutOfMemory, "no memory for standard input", "name a file of prompts");
+      throw noMemory;
   }
   ::lseek(file, 0, SEEK_SET);
   return file;
+}
+
+/// Whether prompts may be somewhere where only a process of this machine can read them.
+bool areOfThisMachine(const std::string &prompts) {
+  std::error_code e;
+  const std::filesystem::file_status s = std::filesystem::status(prompts, e);
+  return prompts == "-" || prompts.starts_with("/dev/") ||
+         (std::filesystem::exists(s) && !std::filesystem::is_regular_file(s));
 }
 
 /// Starts this program once per rank, with the same arguments. No restart helps: rank 0 has printed already.
@@ -239,12 +255,14 @@ int launchForTexts(const RunOptions &o, const Ranks &ranks) {
   LaunchOptions l = launchOptions(ranks, o.words);
   l.outputIsOfRanks = true;
   l.restarts = 0;
-  if (o.sample.prompts == "-") {
-    if (!ranks.hosts.empty())
-      throw UserError(ErrorCode::Usage, "--prompts - with --hosts: standard input does not reach other machines",
-                      "name a file of prompts, which rank 0 reads");
-    l.input = heldInput();
-  }
+  const std::string &prompts = o.sample.prompts;
+  if (!ranks.hosts.empty() && areOfThisMachine(prompts))
+    throw UserError(ErrorCode::Usage,
+                    prompts == "-" ? "--prompts - with --hosts: standard input does not reach other machines"
+                                   : fmt::format("--prompts {} with --hosts: it is not on other machines", prompts),
+                    "name a file of prompts, which rank 0 reads");
+  if (ranks.hosts.empty() && !prompts.empty())
+    l.input = promptsForRanks(o.sample);
   return launch(l);
 }
 
@@ -291,10 +309,10 @@ private:
 };
 
 /// Does `work` with the model that `open` opens: in this process, on ranks that it starts, or as one of such ranks,
-/// which get their communicator. Who starts ranks opens the model only to say what is wrong with it. Returns an exit
-/// code.
+/// which get their communicator. Who starts ranks opens the model only to say what is wrong with it. `work` returns
+/// whether somebody still reads what it prints. Returns an exit code.
 int onRanks(RunOptions &o, const std::function<Continuing()> &open,
-            const std::function<void(Continuing, Communicator *)> &work) {
+            const std::function<bool(Continuing, Communicator *)> &work) {
   const World world = World::find();
   if (world.alone()) {
     Continuing c = open();
@@ -303,17 +321,23 @@ int onRanks(RunOptions &o, const std::function<Continuing()> &open,
     work(std::move(c), nullptr);
     return 0;
   }
-  ::signal(SIGPIPE, SIG_IGN);  // if nobody reads the samples, rank 0 tells the others
+  const auto before = ::signal(SIGPIPE, SIG_IGN);  // if nobody reads the samples, rank 0 tells the others
+  bool isRead = true;
   Together together(world);
-  return together.run([&] {
+  const int code = together.run([&] {
     // Our launcher has said what it knew before it started ranks.
     o.speaks = world.rank == 0 && world.source != World::Source::launcher;
     Continuing c = open();
     ranksForTexts(o, world, c.plan);
-    o.speaks = o.sample.speaks = world.rank == 0;
+    o.speaks = world.rank == 0;
     together.join(c.plan);
-    work(std::move(c), together.ranks.get());
+    isRead = work(std::move(c), together.ranks.get());
   });
+  if (!isRead) {  // all end as one rank would have
+    ::signal(SIGPIPE, before);
+    ::raise(SIGPIPE);
+  }
+  return code;
 }
 
 }  // namespace
@@ -343,12 +367,17 @@ int runSample(RunOptions o) {
   };
   return onRanks(o, open, [&](Continuing c, Communicator *ranks) {
     command.ranks = ranks;
-    if (ranks && !command.prompts.empty())
-      command.content = shareText(*ranks, command.speaks ? readPrompts(command) : "");
+    std::optional<std::string> content;
+    if (ranks && !command.prompts.empty()) {
+      const bool arePassed = World::find().source == World::Source::launcher && !o.hosts;  // by launchForTexts
+      content = shareText(*ranks,
+                          ranks->rank > 0 ? "" : readPrompts(command, arePassed ? STDIN_FILENO : openPrompts(command)));
+    }
     const int64_t slots = slotsOfSample(o, c.plan);
     SharedModel model(o, c, slots, ranks, defaults);
-    samplePrompts(model.session.executor, c.tokenizer, command);
+    const bool isRead = samplePrompts(model.session.executor, c.tokenizer, command, std::move(content));
     model.session.executor.leave();
+    return isRead;
   });
 }
 
@@ -389,6 +418,7 @@ int runServe(RunOptions o) {
       serve(model.session.executor, c.tokenizer, c.tokens, command, defaults);
     }
     model.session.executor.leave();
+    return true;
   });
 }
 

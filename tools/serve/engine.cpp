@@ -2,14 +2,13 @@
 
 #include "runtime/collectives/share_text.h"
 #include "support/diagnostics.h"
+#include "tools/serve/sample_output.h"
 
 #include <numeric>
 #include <utility>
 
 namespace gptc {
 
-/// So often others hear from an idle rank 0, whose silence would be a failure.
-constexpr std::chrono::seconds kBetweenSigns{5};
 /// About so much memory a log-probability of a piece takes, with its token's name.
 constexpr int64_t kBytesOfScore = 100;
 

@@ -16,10 +16,11 @@ constexpr size_t longest = size_t(256) << 20;
 
 }  // namespace
 
-Lines::Lines(const std::string &path, const std::string &help)
-    : path(path), fd(path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+int openLines(const std::string &path, const std::string &help) {
+  const int fd = path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0)
     throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {}", path), help + "; - is standard input");
+  return fd;
 }
 
 Lines::~Lines() {
@@ -50,7 +51,9 @@ std::optional<std::string> Lines::next() {
 std::string Lines::rest() {
   while (!atEnd)
     readMore();
-  return pending.substr(begin);
+  pending.erase(0, begin);
+  begin = searched = 0;
+  return std::exchange(pending, "");
 }
 
 bool Lines::hasLine() {

@@ -7,10 +7,15 @@
 
 namespace gptc {
 
+/// Opens a file of lines; standard input for "-". Throws UserError(FileMissing), whose help begins with `help`.
+int openLines(const std::string &path, const std::string &help);
+
 class Lines {
 public:
-  /// `path`: "-" for standard input. Throws UserError(FileMissing), whose help begins with `help`.
-  Lines(const std::string &path, const std::string &help);
+  /// Throws what openLines throws.
+  Lines(const std::string &path, const std::string &help) : path(path), fd(openLines(path, help)) {}
+  /// Those of an open file, which `path` names in errors. It is closed in the end, but for standard input.
+  Lines(const std::string &path, int fd) : path(path), fd(fd) {}
   /// Those of a text that was read from there before.
   struct Text {
     std::string all;
@@ -26,7 +31,7 @@ public:
   /// for a line of more than 256 MiB.
   std::optional<std::string> next();
 
-  /// All that follows. Throws next()'s errors.
+  /// All that follows, of which nothing is left here. Throws next()'s errors.
   std::string rest();
 
 private:

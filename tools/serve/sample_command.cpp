@@ -7,6 +7,7 @@
 #include "support/stderr.h"
 #include "tools/serve/completion.h"
 #include "tools/serve/lines.h"
+#include "tools/serve/sample_output.h"
 
 #include <chrono>
 #include <list>
@@ -17,6 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using nlohmann::json;
+
+/// Whether this process says what all ranks would.
+bool speaks(const SampleCommand &command) { return !command.ranks || command.ranks->rank == 0; }
 
 double secondsBetween(Clock::time_point a, Clock::time_point b) { return std::chrono::duration<double>(b - a).count(); }
 
@@ -45,9 +49,11 @@ constexpr const char *kPromptsHelp = "--prompts FILE wants a file with a prompt 
 /// The prompts of a command, one by one.
 class Prompts {
 public:
-  Prompts(const SampleCommand &command, const Tokenizer &tokenizer) : command(command), tokenizer(tokenizer) {
-    if (command.content)
-      lines.emplace(command.prompts, Lines::Text{*command.content});
+  /// `content`: of the file, if it has been read. `notes`: whether it says something of them.
+  Prompts(const SampleCommand &command, const Tokenizer &tokenizer, std::optional<std::string> content, bool notes)
+      : command(command), tokenizer(tokenizer), notes(notes) {
+    if (content)
+      lines.emplace(command.prompts, Lines::Text{std::move(*content)});
     else if (!command.prompts.empty())
       lines.emplace(command.prompts, kPromptsHelp);
   }
@@ -94,7 +100,7 @@ private:
   }
   /// Says once that there are control tokens in a prompt.
   CompletionRequest noted(CompletionRequest r) {
-    if (r.controlTokens && command.speaks && !std::exchange(hasNoted, true))
+    if (r.controlTokens && notes && !std::exchange(hasNoted, true))
       printError("note: {} control token{} in the prompt: {}\n", r.controlTokens, r.controlTokens == 1 ? "" : "s",
                  r.parseSpecial ? "parsed" : "encoded as text (data.parse_special or --parse-special changes it)");
     return r;
@@ -112,27 +118,11 @@ private:
 
   const SampleCommand &command;
   const Tokenizer &tokenizer;
+  const bool notes;
   std::optional<Lines> lines;  // none: the one prompt of the command line
   int64_t line = 0;
   bool hasNoted = false;
 };
-
-void write(const SampleCommand &command, const std::string &text) {
-  if (!command.speaks)
-    return;
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
-
-/// Whether standard output takes no more. Among ranks that is an error, of which the others hear: they would go on.
-bool isClosed(const SampleCommand &command) {
-  if (!std::ferror(stdout))
-    return false;
-  if (command.ranks)
-    throw UserError(ErrorCode::Unwritable, "standard output takes no more samples",
-                    "its reader has gone, or its disk is full");
-  return true;
-}
 
 /// Throws UserError(RanksDiffer) unless this rank has taken the tokens that rank 0 has.
 void requireSameTokens(Communicator *ranks, uint64_t digest) {
@@ -159,8 +149,8 @@ nlohmann::ordered_json objectOf(const CompletionRequest &request, int64_t number
   return line;
 }
 
-void writeObject(const SampleCommand &command, const nlohmann::ordered_json &object) {
-  write(command, object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+std::string lineOf(const nlohmann::ordered_json &object) {
+  return object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 /// The line before a sample as text; "" if there is only one.
@@ -173,22 +163,26 @@ std::string headingOf(const SampleCommand &command, const CompletionRequest &req
 /// Keeps the generator busy and prints what it makes.
 class Samples {
 public:
-  Samples(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command)
-      : tokenizer(tokenizer), command(command), generator(executor, command.generator), prompts(command, tokenizer) {}
+  Samples(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command,
+          std::optional<std::string> content)
+      : tokenizer(tokenizer), command(command), generator(executor, command.generator),
+        prompts(command, tokenizer, std::move(content), speaks(command)), output(command.ranks) {}
 
-  void run() {
+  bool run() {
     do {
       fill();
       generator.step();
       print();
       showProgress(false);
-    } while ((generator.unfinished() || !isDry) && !isClosed(command));
-    print();
+      if (output.isClosed())
+        return false;
+    } while (generator.unfinished() || !isDry);
     showProgress(true);
     report();
-    requireSameTokens(command.ranks, generator.taken());  // rank 0, which prints, comes to it last
+    requireSameTokens(command.ranks, generator.taken());
     if (failure)
       std::rethrow_exception(failure);
+    return true;
   }
 
 private:
@@ -258,11 +252,17 @@ private:
 
   /// Prints what is next in order, as far as it is there.
   void print() {
+    std::string text;
+    take(text);
+    output.write(text);
+  }
+
+  void take(std::string &text) {
     while (!open.empty()) {
       Prompt &prompt = open.front();
       while (!prompt.samples.empty()) {
         Completion &sample = prompt.samples.front();
-        if (command.jsonl ? !printObject(prompt, sample) : !printText(prompt, sample))
+        if (command.jsonl ? !takeObject(prompt, sample, text) : !takeText(prompt, sample, text))
           return;
         prompt.samples.pop_front();
         ++prompt.printed;
@@ -277,21 +277,20 @@ private:
     }
   }
 
-  bool printObject(const Prompt &prompt, const Completion &sample) {
-    if (!sample.ended())
-      return false;
-    writeObject(command, objectOf(prompt.request, prompt.number, prompt.printed, sample));
-    return true;
+  bool takeObject(const Prompt &prompt, const Completion &sample, std::string &text) const {
+    if (sample.ended())
+      text += lineOf(objectOf(prompt.request, prompt.number, prompt.printed, sample));
+    return sample.ended();
   }
 
-  /// Prints what the sample has more than before. Returns whether that was all of it.
-  bool printText(Prompt &prompt, const Completion &sample) {
+  /// Takes what the sample has more than before. Returns whether that was all of it.
+  bool takeText(Prompt &prompt, const Completion &sample, std::string &text) const {
     if (!std::exchange(prompt.headed, true))
-      write(command, headingOf(command, prompt.request, prompt.number, prompt.printed));
-    write(command, sample.text().substr(prompt.said));
+      text += headingOf(command, prompt.request, prompt.number, prompt.printed);
+    text += sample.text().substr(prompt.said);
     prompt.said = sample.text().size();
     if (sample.ended())
-      write(command, "\n");
+      text += "\n";
     return sample.ended();
   }
 
@@ -299,7 +298,7 @@ private:
   void showProgress(bool end) {
     static const bool shows = ::isatty(STDERR_FILENO) && !::isatty(STDOUT_FILENO);
     const Clock::time_point now = Clock::now();
-    if (!shows || !command.speaks || (!end && secondsBetween(shown, now) < 0.2))
+    if (!shows || !speaks(command) || (!end && secondsBetween(shown, now) < 0.2))
       return;
     shown = now;
     printError("\r{} sample{}, {} tokens, {:.1f} tokens/s{}", ended, ended == 1 ? "" : "s", made,
@@ -307,7 +306,7 @@ private:
   }
 
   void report() const {
-    if (!command.time || !command.speaks)
+    if (!command.time || !speaks(command))
       return;
     if (const double seconds = secondsBetween(first, last); ended == 1 && made > 1)
       printError("{} tokens after the first in {:.3f} s: {:.1f} tokens/s; the first after {:.3f} s\n", made - 1,
@@ -321,6 +320,7 @@ private:
   const SampleCommand &command;
   Generator generator;
   Prompts prompts;
+  SampleOutput output;
   std::optional<TokenNames> names;
   std::list<Prompt> open;     // those not printed yet, in order
   Prompt *current = nullptr;  // the one of `open` of which samples are being added
@@ -331,12 +331,14 @@ private:
   Clock::time_point first, last, shown = started;
 };
 
-void searchPrompts(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command) {
+bool searchPrompts(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command,
+                   std::optional<std::string> content) {
   CachedModel model(executor);
-  Prompts prompts(command, tokenizer);
+  Prompts prompts(command, tokenizer, std::move(content), speaks(command));
+  SampleOutput output(command.ranks);
   std::optional<TokenNames> names;
   TokenDigest taken;
-  for (int64_t number = 0; !isClosed(command); ++number) {
+  for (int64_t number = 0; !output.isClosed(); ++number) {
     std::optional<CompletionRequest> request;
     std::exception_ptr failure;
     try {
@@ -345,10 +347,10 @@ void searchPrompts(Executor &executor, const Tokenizer &tokenizer, const SampleC
       failure = std::current_exception();
     }
     if (!request) {
-      requireSameTokens(command.ranks, taken.value());  // rank 0, which prints, comes to it last
+      requireSameTokens(command.ranks, taken.value());
       if (failure)
         std::rethrow_exception(failure);
-      return;
+      return true;
     }
     if (request->logProbs && !names)
       names.emplace(tokenizer);
@@ -358,6 +360,7 @@ void searchPrompts(Executor &executor, const Tokenizer &tokenizer, const SampleC
                                                       .lengthPenalty = command.lengthPenalty,
                                                       .tokens = request->options.tokens,
                                                       .endToken = request->ignoreEnd ? -1 : tokenizer.endOfText()});
+    std::string text;
     for (int64_t i = 0; i < std::min(request->n, int64_t(found.size())); ++i) {
       const Hypothesis &h = found[size_t(i)];
       Completion sample(*request, tokenizer, names ? &*names : nullptr);
@@ -369,14 +372,16 @@ void searchPrompts(Executor &executor, const Tokenizer &tokenizer, const SampleC
       }
       sample.end();
       if (!command.jsonl) {
-        write(command, headingOf(command, *request, number, i) + sample.text() + "\n");
+        text += headingOf(command, *request, number, i) + sample.text() + "\n";
         continue;
       }
       nlohmann::ordered_json object = objectOf(*request, number, i, sample);
       object["score"] = h.score;
-      writeObject(command, object);
+      text += lineOf(object);
     }
+    output.write(text);
   }
+  return false;
 }
 
 template <typename T> std::string withDefault(const char *text, const T &value) {
@@ -444,22 +449,23 @@ void addSampleOptions(Command sample, SampleCommand &command) {
   sample.flag("--time", command.time, "say at the end how many tokens came in a second").excludes(beams);
 }
 
-std::string readPrompts(const SampleCommand &command) { return Lines(command.prompts, kPromptsHelp).rest(); }
+int openPrompts(const SampleCommand &command) { return openLines(command.prompts, kPromptsHelp); }
+
+std::string readPrompts(const SampleCommand &command, int fd) { return Lines(command.prompts, fd).rest(); }
 
 void checkCommand(const SampleCommand &command, const Tokenizer &tokenizer) {
   if (command.prompts.empty())
-    Prompts(command, tokenizer).next();
+    Prompts(command, tokenizer, std::nullopt, false).next();
   else if (command.beams)
     if (const std::optional<RequestError> problem = problemOfBeams(command.defaults, command))
       throw UserError(ErrorCode::Usage, problem->parameter + ": " + problem->message,
                       "gptrun sample --help lists what it takes");
 }
 
-void samplePrompts(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command) {
-  if (command.beams)
-    searchPrompts(executor, tokenizer, command);
-  else
-    Samples(executor, tokenizer, command).run();
+bool samplePrompts(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command,
+                   std::optional<std::string> content) {
+  return command.beams ? searchPrompts(executor, tokenizer, command, std::move(content))
+                       : Samples(executor, tokenizer, command, std::move(content)).run();
 }
 
 }  // namespace gptc

@@ -1,5 +1,6 @@
 #include "tools/serve/serve_command.h"
 
+#include "runtime/launch/stops.h"
 #include "support/descriptors.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
@@ -20,14 +21,18 @@
 namespace gptc {
 namespace {
 
-/// What ends the server: signals, and threads that cannot go on. One exists at a time.
+/// What ends the server: signals, as Stops counts them, and threads that cannot go on. One exists at a time.
 class Ending {
 public:
   Ending() {
     GPTC_CHECK(::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) == 0, "pipe: {}", errno);
     out = pipe[1];
+    stops.clear();
     struct sigaction action = {};
-    action.sa_handler = [](int) { request(); };
+    action.sa_handler = [](int number) {
+      if (stops.note(number))
+        request();
+    };
     action.sa_flags = SA_RESTART;
     for (size_t i = 0; i < std::size(signals); ++i)
       ::sigaction(signals[i], &action, &before[i]);
@@ -63,6 +68,7 @@ public:
 private:
   static constexpr int signals[] = {SIGTERM, SIGINT};
   static inline std::atomic<int> out = -1;
+  static inline Stops stops;
   int pipe[2] = {-1, -1};
   struct sigaction before[std::size(signals)] = {};
 };

@@ -34,4 +34,21 @@ TEST(ShareText, AllGetTheBytesOfRankZero) {
   }
 }
 
+// A file of prompts may be large.
+TEST(ShareText, RankZerosTextIsNotCopied) {
+  InProcess together(2, std::chrono::seconds(20));
+  std::thread other([&] {
+    const std::unique_ptr<Communicator> mine = together.join(1);
+    EXPECT_EQ(shareText(*mine, ""), std::string(4000, 'x'));
+    mine->finish();
+  });
+  const std::unique_ptr<Communicator> mine = together.join(0);
+  std::string text(4000, 'x');
+  const char *const at = text.data();
+  const std::string shared = shareText(*mine, std::move(text));
+  EXPECT_EQ(static_cast<const void *>(shared.data()), at);
+  mine->finish();
+  other.join();
+}
+
 }  // namespace
