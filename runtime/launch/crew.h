@@ -62,6 +62,8 @@ public:
   virtual void addDescriptors(std::vector<int> &fds) const = 0;
   /// Reads all available input, forwards rank 0's output, and updates `ranks`.
   virtual void update() = 0;
+  /// Lets another machine know that this process lives, if it is time to. update() does it too.
+  virtual void greet() {}
   /// Sends a signal to the running processes of all ranks of this crew, or of one.
   virtual void signal(int number, std::optional<int> rank = std::nullopt) = 0;
   /// Whether all ranks have ended and all their output has been read.

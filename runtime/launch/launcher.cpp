@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <future>
 #include <poll.h>
 #include <thread>
 #include <unistd.h>
@@ -206,15 +207,26 @@ private:
   }
 
   Voice voice(int direct, int input = -1) {
+    return {direct, [this](llvm::StringRef s) { print(s); }, [](llvm::StringRef s) { writeAll(STDERR_FILENO, s); },
+            input};
+  }
+
+  /// Prints for a rank 0 on another machine, which waits if the reader pauses; as long as the machines hear of this
+  /// process, they do not mind. A thread of its own writes, and may be left behind by a second stop.
+  void print(llvm::StringRef s) {
+    std::packaged_task<int()> writing([text = s.str()] { return writeAll(STDOUT_FILENO, text) ? 0 : errno; });
+    std::future<int> written = writing.get_future();
+    std::thread(std::move(writing)).detach();
+    while (written.wait_for(kBetweenLooks) != std::future_status::ready) {
+      for (auto &crew : crews)
+        crew->greet();
+      obeySignals(Clock::now());
+      if (stopsSeen >= 2)
+        return;
+    }
     // If the reader goes away, the run stops, as it does if rank 0 writes to standard output itself.
-    return {direct,
-            [this](llvm::StringRef s) {
-              if (writeAll(STDOUT_FILENO, s) || errno != EPIPE || std::exchange(unreadHere, true))
-                return;
-              if (gStops.count() == 0)
-                gStops.note(SIGPIPE);
-            },
-            [](llvm::StringRef s) { writeAll(STDERR_FILENO, s); }, input};
+    if (written.get() == EPIPE && !std::exchange(unreadHere, true) && gStops.count() == 0)
+      gStops.note(SIGPIPE);
   }
 
   /// The part of this machine's environment that other machines need.

@@ -93,11 +93,8 @@ public:
   void update() override {
     if (closed)
       return;
+    greet();
     const Clock::time_point now = Clock::now();
-    if (now - told > std::min(options.silence / 4, kBetweenLines * 4)) {
-      send(json::object());
-      told = now;
-    }
     readErrors();
     const bool open = reader->read([&](const std::string &line) {
       heard = now;
@@ -115,6 +112,14 @@ public:
       why = fmt::format("nothing was heard from {} for {:.1f} s{}", host, options.silence.count() / 1e3,
                         said.empty() ? "" : ": " + said);
     }
+  }
+
+  void greet() override {
+    const Clock::time_point now = Clock::now();
+    if (now - told <= std::min(options.silence / 4, kBetweenLines * 4))
+      return;
+    send(json::object());
+    told = now;
   }
 
   void signal(int number, std::optional<int> rank) override {
@@ -293,6 +298,8 @@ int runAgent(int in, int out) {
     std::vector<int> fds;
     crew->addDescriptors(fds);
     const bool open = listen(std::chrono::milliseconds(50), fds);
+    // Seen before it speaks: where the reader of the output pauses, that may take as long.
+    const bool isAlone = !open || Clock::now() - heard > silence;
     for (const json &j : std::exchange(commands, {}))
       if (j.contains("signal") && j["signal"].is_number_integer())
         crew->signal(j["signal"], j.contains("rank") && j["rank"].is_number_integer() ? std::optional<int>(j["rank"])
@@ -314,7 +321,7 @@ int runAgent(int in, int out) {
       told = Clock::now();
     if (crew->done())
       return 0;
-    if (!open || !heardBy || Clock::now() - heard > silence)
+    if (isAlone || !heardBy)
       return exitCodeOf(ErrorCode::RankFailed);  // destroying the crew ends its ranks
   }
 }

@@ -5,11 +5,14 @@
 
 #include <chrono>
 #include <csignal>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <sched.h>
 #include <sstream>
+#include <sys/stat.h>
 #include <thread>
+#include <unistd.h>
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
@@ -432,6 +435,37 @@ TEST_F(RemoteTest, RanksThatNobodyReadsEndBySigpipe) {
   EXPECT_HAS(r.output, "note: 2 ranks, 1 on each of a, b\n");
   EXPECT_HAS_NOT(r.output, "error[");
   EXPECT_HAS_NOT(r.output, "stopping");
+  EXPECT_EQ(processes(), std::vector<int>{});
+}
+
+// Ranks run to their end, for longer than a silent machine would be waited for.
+TEST_F(RemoteTest, AReaderThatPausesEndsNothing) {
+  const std::string fifo = dir / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const int reader = ::open(fifo.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  std::string bytes(1 << 12, '.');
+  while (::write(reader, bytes.data(), bytes.size()) > 0) {
+  }
+  std::string command = "exec";
+  for (const std::string &word : arguments("hosts=a,b ranks=1 texts=1 hostSilence=1500", "steps:400"))
+    command += " '" + word + "'";
+  e2e::Process p({"/bin/sh", "-c", command + " > " + fifo}, env, dir / "output");
+  while (!fs::exists(out + "/saved-400") && !p.hasEnded())
+    std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_FALSE(p.hasEnded()) << "it has still to print";
+  std::string printed;
+  for (bool ended = false; !ended;) {
+    ended = p.hasEnded();
+    for (ssize_t n; (n = ::read(reader, bytes.data(), bytes.size())) > 0;)
+      printed.append(bytes, 0, size_t(n));
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  ::close(reader);
+  const e2e::Result r = p.wait();
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_HAS(printed, "rank 0 begins at step 0\nrank 0 ends at step 400\n");
+  EXPECT_HAS(readFile(out + "/saved-400"), "400") << r.output;
   EXPECT_EQ(processes(), std::vector<int>{});
 }
 
