@@ -289,16 +289,14 @@ TEST_F(SharedSampleTest, ARankThatDiesEndsAll) {
 // By SIGPIPE, unless whoever started it ignores that, and without a word.
 TEST_F(SharedSampleTest, RanksThatNobodyReadsEndAsOneDoes) {
   const std::string plan = trained(gpt2, {"train.steps=3"});
+  std::string lines;
+  for (int i = 0; i < 3000; ++i)
+    lines += "the cat\n";
+  writeFile(w.path("many"), lines);
   for (const auto &[before, code] : {std::pair<std::string, std::string>{"", "141\n"}, {"trap '' PIPE; ", "0\n"}})
     for (const char *how : {" --ignore-eos --max-tokens 100000000000", " --beams 2 --max-tokens 4"})
       for (const char *tensor : {"1", "2"}) {
         const std::string what = before + how + " --tensor " + tensor;
-        writeFile(w.path("many"), [] {
-          std::string lines;
-          for (int i = 0; i < 3000; ++i)
-            lines += "the cat\n";
-          return lines;
-        }());
         const Result r =
             Process({"/bin/bash", "-c",
                      before + "exec 3> >(:); wait $!; " GPTC_BIN_DIR "/gptrun sample " + plan + " --prompts " +

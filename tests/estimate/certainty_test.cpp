@@ -225,6 +225,19 @@ TEST(NeverSeen, ModelsOfRowsCount) {
   EXPECT_FALSE(tried.tensor || tried.offload);
 }
 
+TEST(Certainty, WhatAStepLeavesOutIsSaid) {
+  const ClusterConfig c = jeanZay();
+  Config config = bloom(c, 16, sixteen);
+  Estimate e;
+  EXPECT_EQ(leftOutNotesOf(config, e), std::vector<std::string>());
+  config.parallel.logicalTensor = 8;
+  const std::vector<std::string> notes = leftOutNotesOf(config, e);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("leaves out the sums of parallel.logical_tensor = 8"), std::string::npos) << notes[0];
+  e.byCode = true;
+  EXPECT_EQ(leftOutNotesOf(config, e), std::vector<std::string>()) << "the code adds them";
+}
+
 int count(const std::string &text, const std::string &what) {
   int n = 0;
   for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size())

@@ -176,6 +176,15 @@ std::vector<std::string> notesOf(const std::vector<Estimate> &all, const Estimat
   return notes;
 }
 
+std::vector<std::string> leftOutNotesOf(const Config &config, const Estimate &best) {
+  const int64_t parts = config.parallel.logicalTensor;
+  if (parts <= 1 || best.byCode)
+    return {};
+  return {fmt::format("s/step leaves out the sums of parallel.logical_tensor = {}: products in {} parts, each written "
+                      "and added",
+                      parts, parts)};
+}
+
 std::vector<std::string> memoryNotesOf(const std::vector<Estimate> &all, const ClusterConfig &c) {
   std::vector<std::string> notes;
   for (const Estimate &e : all)
