@@ -448,10 +448,10 @@ TEST_F(RemoteTest, AReaderThatPausesEndsNothing) {
   while (::write(reader, bytes.data(), bytes.size()) > 0) {
   }
   std::string command = "exec";
-  for (const std::string &word : arguments("hosts=a,b ranks=1 texts=1 hostSilence=1500", "steps:400"))
+  for (const std::string &word : arguments("hosts=a,b ranks=1 texts=1 hostSilence=3000", "steps:700"))
     command += " '" + word + "'";
   e2e::Process p({"/bin/sh", "-c", command + " > " + fifo}, env, dir / "output");
-  while (!fs::exists(out + "/saved-400") && !p.hasEnded())
+  while (!fs::exists(out + "/saved-700") && !p.hasEnded())
     std::this_thread::sleep_for(milliseconds(10));
   EXPECT_FALSE(p.hasEnded()) << "it has still to print";
   std::string printed;
@@ -464,8 +464,8 @@ TEST_F(RemoteTest, AReaderThatPausesEndsNothing) {
   ::close(reader);
   const e2e::Result r = p.wait();
   EXPECT_EQ(r.code, 0) << r.output;
-  EXPECT_HAS(printed, "rank 0 begins at step 0\nrank 0 ends at step 400\n");
-  EXPECT_HAS(readFile(out + "/saved-400"), "400") << r.output;
+  EXPECT_HAS(printed, "rank 0 begins at step 0\nrank 0 ends at step 700\n");
+  EXPECT_HAS(readFile(out + "/saved-700"), "700") << r.output;
   EXPECT_EQ(processes(), std::vector<int>{});
 }
 
