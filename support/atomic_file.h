@@ -11,8 +11,9 @@ namespace gptc {
 /// For files that a user named on a command line. Functions throw UserErrors DiskFull and Unwritable.
 class AtomicFile {
 public:
-  /// Opens a temporary file in the folder of `path`, its name with .tmp and the number of this process; removes those
-  /// of processes that are no more. Refuses a path that is there and no regular file.
+  /// Opens a temporary file in the folder of `path`, its name with .tmp and the number of this process, and locks it
+  /// until it is renamed; removes those of processes that are no more, an hour after they were last written. Refuses a
+  /// path that is there and no regular file.
   explicit AtomicFile(std::string path);
   /// Removes the temporary file if commit() was not called.
   ~AtomicFile();
@@ -20,7 +21,7 @@ public:
   void append(std::string_view content);
   /// Writes over what was appended.
   void writeAt(int64_t offset, std::string_view content);
-  /// Syncs the content; nothing can be written after it. commit() calls it.
+  /// Syncs the content: from then on there is room for it on the disk. commit() calls it.
   void finish();
   /// Renames the temporary file to `path`, which it replaces, and syncs the folder.
   void commit();

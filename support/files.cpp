@@ -13,11 +13,13 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <fcntl.h>
 #include <filesystem>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 namespace gptc {
 namespace fs = std::filesystem;
@@ -223,8 +225,19 @@ pid_t writerOf(llvm::StringRef name, const std::string &path) {
   return is ? pid : 0;
 }
 
+/// Whether `path` leads to the open file, which is described by `s`.
+bool isAt(int fd, const std::string &path, struct stat &s) {
+  struct stat there{};
+  return ::fstat(fd, &s) == 0 && ::stat(path.c_str(), &there) == 0 && s.st_dev == there.st_dev &&
+         s.st_ino == there.st_ino;
+}
+
+/// Seconds since the last write of what is taken for left over.
+constexpr time_t kLeftFor = 3600;
+
 /// Removes what killed processes left of `path`. A process of a container or a machine that shares the folder has a
-/// number that means nothing here, and holds a lock.
+/// number that means nothing here, and holds a lock; some file systems show locks to their own machine only, so what
+/// was written lately stays, too.
 void removeLeftOvers(const std::string &path) {
   const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
   std::vector<fs::path> found;
@@ -236,8 +249,32 @@ void removeLeftOvers(const std::string &path) {
   for (const fs::path &p : found) {
     struct stat s{};
     const Descriptor in{::open(p.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)};
-    if (in.fd >= 0 && ::fstat(in.fd, &s) == 0 && S_ISREG(s.st_mode) && ::flock(in.fd, LOCK_EX | LOCK_NB) == 0)
+    if (in.fd >= 0 && ::flock(in.fd, LOCK_EX | LOCK_NB) == 0 && isAt(in.fd, p.string(), s) && S_ISREG(s.st_mode) &&
+        std::time(nullptr) - s.st_mtime > kLeftFor)
       ::unlink(p.c_str());
+  }
+}
+
+/// Opens a temporary file and locks it until it is closed. Another process may have opened it before, to remove it or,
+/// with the same number in another container, to write it: this waits until it has done so, and then makes a new one.
+/// -1, with errno, if it cannot be opened.
+int openLocked(const std::string &temporary) {
+  for (;;) {
+    const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0)
+      return -1;
+    while (::flock(fd, LOCK_EX) != 0 && errno == EINTR) {
+    }
+    struct stat s{};
+    const bool isThere = isAt(fd, temporary, s);
+    if (isThere && ::ftruncate(fd, 0) == 0)
+      return fd;
+    const int error = errno;
+    ::close(fd);
+    if (isThere) {
+      errno = error;
+      return -1;
+    }
   }
 }
 
@@ -248,17 +285,17 @@ AtomicFile::AtomicFile(std::string name) : path(std::move(name)), temporary(fmt:
   if (struct stat s; ::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
     failWrite(path, S_ISDIR(s.st_mode) ? EISDIR : EINVAL);
   removeLeftOvers(path);
-  fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  fd = openLocked(temporary);
   if (fd < 0)
     failWrite(path, errno);
-  (void)::flock(fd, LOCK_EX | LOCK_NB);  // until it is closed; see removeLeftOvers
 }
 
 AtomicFile::~AtomicFile() {
-  if (fd >= 0)
-    ::close(fd);
+  // Before it is closed: from then on it may be another process's.
   if (!renamed)
     ::unlink(temporary.c_str());
+  if (fd >= 0)
+    ::close(fd);
 }
 
 void AtomicFile::append(std::string_view content) {
@@ -281,14 +318,11 @@ void AtomicFile::writeAt(int64_t offset, std::string_view content) {
 }
 
 void AtomicFile::finish() {
-  if (fd < 0)
-    return;
   if (::fsync(fd) != 0)
     failWrite(path, errno);
-  const int closing = fd;
-  fd = -1;
-  // Network file systems report a full disk here.
-  if (::close(closing) != 0 && errno != EINTR)
+  // Network file systems report a full disk when a descriptor is closed; the other one holds the lock.
+  const int same = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (same < 0 || (::close(same) != 0 && errno != EINTR))
     failWrite(path, errno);
 }
 
@@ -297,6 +331,7 @@ void AtomicFile::commit() {
   if (::rename(temporary.c_str(), path.c_str()) != 0)
     failWrite(path, errno);
   renamed = true;
+  ::close(std::exchange(fd, -1));
   syncFolderOf(path);
 }
 
