@@ -22,8 +22,9 @@ constexpr size_t mostBytes = 1 << 20;
 constexpr uint64_t mostTokens = 1 << 30;
 
 [[noreturn]] void damaged(const std::string &file, const std::string &why) {
-  throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", file, why),
-                  "copy it again from where the weights are from, or remove it and say --pooling");
+  throw UserError(
+      ErrorCode::CheckpointDamaged, fmt::format("{}: {}", file, why),
+      "copy it again from where the weights are from, or remove it; `gptrun embed --pooling` says what it would");
 }
 
 json contentOf(const std::string &file) {

@@ -182,6 +182,11 @@ TEST_F(Quantize, WhatAFolderSaysOfVectorsStaysSaid) {
   // What gptc does not know is not said.
   expectNote("max", "the mean of a text's tokens");
   EXPECT_FALSE(GgufFile(file).has("llama.pooling_type"));
+  // What is damaged is named: nobody knows which vectors are meant.
+  writeFile(folder + "/1_Pooling/config.json", "{");
+  const std::string none = w.path("z.gguf");
+  refused({folder, "-o", none, "--type", "q8_0"}, 5, "GPTC0504", "/1_Pooling/config.json: it is no JSON object");
+  EXPECT_FALSE(fs::exists(none));
 }
 
 TEST_F(Quantize, SaysWhatBecameOfTheTensors) {

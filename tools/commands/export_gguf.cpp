@@ -41,7 +41,8 @@ void requireReplaceable(const std::string &file) {
 
 namespace {
 
-/// What the folder says of vectors of texts; "" if nothing that gptc knows.
+/// What the folder says of vectors of texts; "" if nothing that gptc knows. A damaged description is an error, as a
+/// damaged tokenizer_config.json is: without the key other programs would make other vectors, and say nothing.
 std::string poolingOf(const std::string &folder) {
   try {
     return readHfPooling(folder).pooling.value_or("");
