@@ -383,6 +383,7 @@ int runSample(RunOptions o) {
 
 int runServe(RunOptions o) {
   ServeCommand &command = o.serve;
+  buffersOf(command);  // refused before ranks start and weights are loaded
   if (command.modelName.empty())
     command.modelName = nameOfModel(o.plan);
   if (command.embeddings) {

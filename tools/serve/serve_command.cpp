@@ -115,14 +115,23 @@ void addServeOptions(Command c, ServeCommand &o) {
   c.option(
        "--drain", o.drainSeconds,
        fmt::format("seconds that requests have to end in after SIGTERM, while their clients take something at least "
-                   "every 5 s; default: {}",
-                   o.drainSeconds))
+                   "every {} s; default: {}",
+                   HttpOptions().lastWrite, o.drainSeconds))
       .within(0.0, 86400.0);
   Option embeddings =
       c.flag("--embeddings", o.embeddings, "answer /v1/embeddings, and nothing else: vectors of texts, by any model");
   embeddings.excludes(slots);
   for (Option option : addVectorOptions(c, o.vectors))
     option.needs(embeddings);
+}
+
+int64_t buffersOf(const ServeCommand &command) {
+  constexpr int64_t least = int64_t(8) << 20;
+  const std::optional<int64_t> bytes = parseBytes(command.buffers);
+  if (!bytes || *bytes < least)
+    throw UserError(ErrorCode::Usage, fmt::format("--buffers {} is no number of bytes from 8MiB on", command.buffers),
+                    "as --buffers 256MiB");
+  return *bytes;
 }
 
 namespace {
@@ -166,16 +175,6 @@ void runServer(OpenAiApi &api, const ServeCommand &command, ByteBudget &bytes, E
   if (!wasStopped)
     throw UserError(ErrorCode::TargetUnavailable, "the system gave the server no more connections, so it ended",
                     "look at the whole system's limits, of open files (fs.file-nr) and memory, and start it again");
-}
-
-/// What the server may hold for its clients: more than one request may have (HttpOptions::mostBody).
-int64_t buffersOf(const ServeCommand &command) {
-  constexpr int64_t least = int64_t(8) << 20;
-  const std::optional<int64_t> bytes = parseBytes(command.buffers);
-  if (!bytes || *bytes < least)
-    throw UserError(ErrorCode::Usage, fmt::format("--buffers {} is no number of bytes from 8MiB on", command.buffers),
-                    "as --buffers 256MiB");
-  return *bytes;
 }
 
 ApiOptions optionsOf(const ServeCommand &command, ByteBudget &bytes) {

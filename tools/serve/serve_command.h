@@ -32,11 +32,13 @@ struct ServeCommand {
 };
 
 void addServeOptions(Command command, ServeCommand &out);
+/// Bytes of --buffers. Throws UserError(Usage) if it is no number of them, or less than one request may have.
+int64_t buffersOf(const ServeCommand &command);
 
 /// Says where it serves, on standard output, and answers until SIGTERM or SIGINT: then it takes no more requests, and
 /// ends with the last answer, after drainSeconds, or at another signal that counts (runtime/launch/stops.h); what is
-/// not sent 5 s later is cut off. Throws UserError(Usage, FileMissing, TargetUnavailable), and what ends the generator.
-/// Of several ranks the others call followEngine.
+/// not sent HttpOptions::lastWrite seconds later is cut off. Throws UserError(Usage, FileMissing, TargetUnavailable),
+/// and what ends the generator. Of several ranks the others call followEngine.
 void serve(Executor &executor, const Tokenizer &tokenizer, const ModelTokens &tokens, const ServeCommand &command,
            const CompletionRequest &defaults);
 /// The same for vectors of texts; command.vectors are settled.
