@@ -189,7 +189,7 @@ ordered_json CompletionsApi::headOf(const Form &form, const char *object) const 
 void CompletionsApi::note(const Job &job) { metrics.addTimes(job.secondsToFirstToken(), job.seconds()); }
 
 HttpAnswer CompletionsApi::whole(const std::shared_ptr<Job> &job, HttpClient &client, const Form &form) {
-  std::vector<Job::Piece> none;
+  std::optional<Job::Piece> none;
   while (!job->wait(patience, none))
     if (client.isGone()) {
       job->cancel();
@@ -214,19 +214,17 @@ HttpAnswer CompletionsApi::streamed(const std::shared_ptr<Job> &job, HttpClient 
                                     bool withUsage) {
   auto event = [](const std::string &data) { return "data: " + data + "\n\n"; };
   auto stream = [this, job, &client, &form, head = headOf(form, form.chunk), withUsage, event](const HttpWrite &write) {
-    std::vector<Job::Piece> pieces;
+    std::optional<Job::Piece> piece;
     std::vector<bool> hasBegun(size_t(job->choices()));
-    for (bool ended = false; !ended;) {
-      ended = job->wait(patience, pieces);
-      bool isThere = !pieces.empty() || !client.isGone();
-      for (size_t i = 0; i < pieces.size() && isThere; ++i) {
-        Job::Piece &p = pieces[i];
+    while (!job->wait(patience, piece)) {
+      bool isThere = piece || !client.isGone();
+      if (piece) {
         ordered_json chunk = head;
-        chunk["choices"] = ordered_json::array({choiceOf(p.choice, form.isChat ? "delta" : "", std::move(p.text),
-                                                         !hasBegun[size_t(p.choice)], p.logProbs, p.finishReason)});
-        hasBegun[size_t(p.choice)] = true;
+        chunk["choices"] =
+            ordered_json::array({choiceOf(piece->choice, form.isChat ? "delta" : "", std::move(piece->text),
+                                          !hasBegun[size_t(piece->choice)], piece->logProbs, piece->finishReason)});
+        hasBegun[size_t(piece->choice)] = true;
         isThere = write(event(dumped(chunk)));
-        p.held.release();
       }
       if (!isThere)
         return job->cancel();

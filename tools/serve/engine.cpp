@@ -30,11 +30,15 @@ int64_t Job::generatedTokens() const {
                          [](int64_t n, const Sample &s) { return n + s.completion->tokens(); });
 }
 
-bool Job::wait(std::chrono::milliseconds time, std::vector<Piece> &taken) {
+bool Job::wait(std::chrono::milliseconds time, std::optional<Piece> &taken) {
+  taken.reset();
   std::unique_lock lock(mutex);
   changed.wait_for(lock, time, [&] { return whyFailed || ended == choices() || !pieces.empty(); });
-  taken = std::exchange(pieces, {});
-  return whyFailed || ended == choices();
+  if (pieces.empty())
+    return whyFailed || ended == choices();
+  taken.emplace(std::move(pieces.front()));
+  pieces.pop_front();
+  return false;
 }
 
 Generation Job::generation(const std::shared_ptr<Job> &self, int64_t choice, int64_t number) {
@@ -112,9 +116,12 @@ void Job::fail() {
   changed.notify_all();
 }
 
-/// Its client is too slow: the rest of its answer is neither kept nor made.
+/// Its client is too slow: the rest of its answer is neither kept nor made. Unless it has taken all meanwhile: then the
+/// answer may have ended, and that is not to be taken back.
 void Job::dropAnswer() {
   const std::lock_guard lock(mutex);
+  if (pieces.empty())
+    return;
   pieces.clear();
   whyFailed = "the answer was not taken fast enough, and fills the memory that all clients share";
   cancelled = true;

@@ -14,6 +14,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 namespace gptc {
@@ -42,12 +43,12 @@ public:
     const char *finishReason = nullptr;  // of the last one
     ByteBudget::Share held;              // for it
   };
-  /// Waits so long, or until there are pieces, or until it has ended. Returns whether it has, and
-  /// takes the pieces.
-  bool wait(std::chrono::milliseconds time, std::vector<Piece> &pieces);
+  /// Waits so long, or until there is a piece, which it takes, or until it has ended and none is left: then it returns
+  /// true. One at a time: what is not taken is counted, and dropped if there is too much of it.
+  bool wait(std::chrono::milliseconds time, std::optional<Piece> &taken);
   /// The client has gone: what is left is dropped.
   void cancel() { cancelled = true; }
-  /// Once it has ended: why before its time, for people; null if it did not.
+  /// Once wait() has returned true: why before its time, for people; null if it did not. It changes no more.
   const char *failure() const { return whyFailed; }
 
   /// Once it has ended.
@@ -87,7 +88,7 @@ private:
 
   std::mutex mutex;  // of what follows
   std::condition_variable changed;
-  std::vector<Piece> pieces;
+  std::deque<Piece> pieces;  // that are not taken
   int64_t ended = 0;
   const char *whyFailed = nullptr;
   double toFirst = -1;
