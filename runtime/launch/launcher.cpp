@@ -65,13 +65,13 @@ private:
 
 // ---- words ----------------------------------------------------------------------------------------------------------
 
-/// Must not fail if nobody reads it.
-void say(const std::string &text) {
-  if (::isatty(STDERR_FILENO) && ::isatty(STDOUT_FILENO))
-    std::fputs("\n", stderr);  // rank 0's live line may be on the terminal
-  std::fputs((text + "\n").c_str(), stderr);
-  std::fflush(stderr);
+/// The text as lines of standard error: rank 0's live line may be on the terminal.
+std::string asLines(const std::string &text) {
+  return (::isatty(STDERR_FILENO) && ::isatty(STDOUT_FILENO) ? "\n" : "") + text + "\n";
 }
+
+/// Must not fail if nobody reads it. While there are ranks, Attempt::print says it.
+void say(const std::string &text) { writeAll(STDERR_FILENO, asLines(text)); }
 
 std::string signalName(int number) {
   const char *name = ::sigabbrev_np(number);
@@ -136,12 +136,13 @@ public:
       wait();
       const Clock::time_point now = Clock::now();
       bool ended = true;
-      ranks.clear();
+      std::vector<RankStatus> seen;  // until it is complete, a stop while a reader pauses finds what was seen before
       for (auto &crew : crews) {
         crew->update();
         ended = ended && (crew->done() || !crew->lost().empty());
-        ranks.insert(ranks.end(), crew->ranks.begin(), crew->ranks.end());
+        seen.insert(seen.end(), crew->ranks.begin(), crew->ranks.end());
       }
+      ranks = std::move(seen);
       watch.look(ranks, now);
       obeySignals(now);
       if (!cause)
@@ -150,7 +151,7 @@ public:
         return cause;
       if (!cause && !failedAt)
         if (auto slow = watch.slow())
-          say(fmt::format("note: {} {}", nameOf(ranks[slow->rank]), slow->what));
+          print(STDERR_FILENO, asLines(fmt::format("note: {} {}", nameOf(ranks[slow->rank]), slow->what)));
       if (endAt && now >= *endAt) {
         signal(SIGKILL);
         endAt = now + std::chrono::seconds(1);
@@ -201,31 +202,41 @@ private:
   int stopsSeen = 0;
   bool killed = false;
   bool unreadHere = false;  // the output of a rank 0 on another machine
+  bool isLeft = false;      // a reader that does not resume
 
   bool anyEndedBy(int number) const {
     return std::any_of(ranks.begin(), ranks.end(), [&](auto &r) { return r.end && r.end->signal == number; });
   }
 
   Voice voice(int direct, int input = -1) {
-    return {direct, [this](llvm::StringRef s) { print(s); }, [](llvm::StringRef s) { writeAll(STDERR_FILENO, s); },
-            input};
+    return {direct, [this](llvm::StringRef s) { print(STDOUT_FILENO, s); },
+            [this](llvm::StringRef s) { print(STDERR_FILENO, s); }, input};
   }
 
-  /// Prints for a rank 0 on another machine, which waits if the reader pauses; as long as the machines hear of this
-  /// process, they do not mind. A thread of its own writes, and may be left behind by a second stop.
-  void print(llvm::StringRef s) {
-    std::packaged_task<int()> writing([text = s.str()] { return writeAll(STDOUT_FILENO, text) ? 0 : errno; });
+  /// Prints for rank 0 and for this process, and waits if the reader pauses: a thread of its own writes, and meanwhile
+  /// other machines hear of this process and stops are obeyed. If the reader does not resume after a stop, the thread
+  /// is left behind with it, and what would be printed from then on is dropped.
+  void print(int fd, llvm::StringRef s) {
+    if (isLeft)
+      return;
+    std::packaged_task<int()> writing([fd, text = s.str()] { return writeAll(fd, text) ? 0 : errno; });
     std::future<int> written = writing.get_future();
     std::thread(std::move(writing)).detach();
+    std::optional<Clock::time_point> leaveAt;
     while (written.wait_for(kBetweenLooks) != std::future_status::ready) {
       for (auto &crew : crews)
         crew->greet();
-      obeySignals(Clock::now());
-      if (stopsSeen >= 2)
+      const Clock::time_point now = Clock::now();
+      obeySignals(now);
+      if (stopsSeen > 0 && !leaveAt)
+        leaveAt = now + o.patience;
+      isLeft = isLeft || stopsSeen >= 2 || (leaveAt && now >= *leaveAt);
+      if (isLeft)
         return;
     }
-    // If the reader goes away, the run stops, as it does if rank 0 writes to standard output itself.
-    if (written.get() == EPIPE && !std::exchange(unreadHere, true) && gStops.count() == 0)
+    // If the reader of the samples goes away, the run stops, as it does if rank 0 writes to standard output itself.
+    const bool isGone = written.get() == EPIPE && fd == STDOUT_FILENO;
+    if (isGone && !std::exchange(unreadHere, true) && gStops.count() == 0)
       gStops.note(SIGPIPE);
   }
 
@@ -264,20 +275,20 @@ private:
 
   void obeySignals(Clock::time_point now) {
     const int stops = gStops.count();
-    if (stops == stopsSeen)
+    if (stops == std::exchange(stopsSeen, stops))
       return;
     if (stops >= 2) {
       signal(SIGKILL);
       endAt = now + std::chrono::seconds(1);
-    } else {
-      if (!unread())
-        say(o.outDir.empty() ? "stopping; once more to end at once"
-            : lastStep() < 0
-                ? "stopping: ranks are still starting and end as soon as they can; once more to end at once"
-                : "stopping: ranks finish their step and save; once more to end at once");
-      signal(SIGTERM);
+      return;
     }
-    stopsSeen = stops;
+    signal(SIGTERM);  // before the words, whose reader may pause
+    if (!unread())
+      print(STDERR_FILENO,
+            asLines(o.outDir.empty() ? "stopping; once more to end at once"
+                    : lastStep() < 0
+                        ? "stopping: ranks are still starting and end as soon as they can; once more to end at once"
+                        : "stopping: ranks finish their step and save; once more to end at once"));
   }
 
   void findCause(Clock::time_point now, bool allEnded) {

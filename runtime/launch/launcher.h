@@ -7,6 +7,7 @@
 //      Otherwise restart all ranks from the newest good checkpoint; if a restart made no progress beyond its
 //      checkpoint, the next one uses the previous checkpoint.
 //   4. Pass on Ctrl-C, SIGTERM and SIGHUP: ranks finish their step, save and end. A second signal ends all at once.
+//      Neither waits for long if the reader of the output pauses.
 //
 // Ranks that continue texts have no steps, checkpoints or restarts.
 #pragma once
@@ -44,8 +45,9 @@ struct LaunchOptions {
   RankWatch::Limits watch;
   std::chrono::milliseconds grace{10000};     // from SIGTERM to SIGKILL after a failure, for a rank that saves
   std::chrono::milliseconds briefGrace{500};  // the same for all other ranks
-  std::chrono::milliseconds settle{300};  // for the first cause to appear, after a failure that may be a consequence
-  std::chrono::milliseconds pause{1000};  // before a restart
+  std::chrono::milliseconds settle{300};     // for the first cause to appear, after a failure that may be a consequence
+  std::chrono::milliseconds pause{1000};     // before a restart
+  std::chrono::milliseconds patience{5000};  // after a stop, with a reader that pauses
   std::chrono::milliseconds hostSilence{15000};  // of a machine's agent, until it counts as lost
 };
 

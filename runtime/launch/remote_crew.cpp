@@ -97,8 +97,8 @@ public:
     const Clock::time_point now = Clock::now();
     readErrors();
     const bool open = reader->read([&](const std::string &line) {
-      heard = now;
       take(line);
+      heard = Clock::now();  // the reader of what it prints may have paused
     });
     if (!open) {
       closed = true;

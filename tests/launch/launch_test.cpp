@@ -374,6 +374,42 @@ TEST_F(LaunchTest, TrainingGoesOnAfterAKillAndAStopWithTheSameBits) {
 
 // ---- other machines -------------------------------------------------------------------------------------------------
 
+/// Reads a FIFO, if it does not pause.
+class Reader {
+public:
+  explicit Reader(const std::string &fifo) : fifo(fifo) {
+    ::unlink(fifo.c_str());
+    EXPECT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+    fd = ::open(fifo.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    EXPECT_GE(fd, 0);
+  }
+  ~Reader() { ::close(fd); }
+  Reader(const Reader &) = delete;
+
+  /// Whoever writes from now on waits, because the pipe is full.
+  void pause() const {
+    const std::string page(1 << 12, '.');
+    while (::write(fd, page.data(), page.size()) > 0) {
+    }
+  }
+  /// Reads until the text has come, or the writer has ended without it.
+  bool readTo(const std::string &text, const e2e::Process &writer) {
+    for (bool ended = false;; ended = writer.hasEnded()) {
+      std::string bytes(1 << 12, '.');
+      for (ssize_t n; (n = ::read(fd, bytes.data(), bytes.size())) > 0;)
+        seen.append(bytes, 0, size_t(n));
+      if (ended || seen.find(text) != std::string::npos)
+        return seen.find(text) != std::string::npos;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+  const std::string fifo;
+
+private:
+  int fd;
+  std::string seen;
+};
+
 /// A folder in PATH whose `ssh` runs the command here, and notes its command line. It becomes the command itself; with
 /// SSH_APART the command has a process of its own, which the end of this `ssh` does not end, as on another machine.
 struct RemoteTest : LaunchTest {
@@ -389,6 +425,13 @@ if [ "$SSH_APART" ]; then eval "${@:3}" <&0 & wait; else eval "${@:3}"; fi
 )");
     fs::permissions(dir / "bin/ssh", fs::perms::owner_all);
     env["PATH"] = dir / "bin" + ":" + std::getenv("PATH");
+  }
+  /// The launcher as a command of a shell, which it replaces.
+  std::string inShell(const std::string &options, const std::string &instructions) {
+    std::string command = "exec";
+    for (const std::string &word : arguments(options, instructions))
+      command += " '" + word + "'";
+    return command;
   }
 };
 
@@ -427,10 +470,9 @@ TEST_F(RemoteTest, WhatAFailedRankSaidLastIsShown) {
 }
 
 TEST_F(RemoteTest, RanksThatNobodyReadsEndBySigpipe) {
-  std::string command = "exec 3> >(:); wait $!; exec";  // a pipe whose reader has gone
-  for (const std::string &word : arguments("hosts=a,b ranks=1 texts=1", "steps:5000 0:3:print"))
-    command += " '" + word + "'";
-  const e2e::Result r = e2e::Process({"/bin/bash", "-c", command + " >&3"}, env, dir / "output").wait();
+  const std::string gone = "exec 3> >(:); wait $!; ";  // a pipe whose reader has gone
+  const std::string command = inShell("hosts=a,b ranks=1 texts=1", "steps:5000 0:3:print");
+  const e2e::Result r = e2e::Process({"/bin/bash", "-c", gone + command + " >&3"}, env, dir / "output").wait();
   EXPECT_EQ(r.signal, SIGPIPE) << r.output;
   EXPECT_HAS(r.output, "note: 2 ranks, 1 on each of a, b\n");
   EXPECT_HAS_NOT(r.output, "error[");
@@ -438,35 +480,53 @@ TEST_F(RemoteTest, RanksThatNobodyReadsEndBySigpipe) {
   EXPECT_EQ(processes(), std::vector<int>{});
 }
 
-// Ranks run to their end, for longer than a silent machine would be waited for.
+// Twice for longer than a silent machine would be waited for, and ranks go on after both.
 TEST_F(RemoteTest, AReaderThatPausesEndsNothing) {
-  const std::string fifo = dir / "fifo";
-  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-  const int reader = ::open(fifo.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
-  ASSERT_GE(reader, 0);
-  std::string bytes(1 << 12, '.');
-  while (::write(reader, bytes.data(), bytes.size()) > 0) {
-  }
-  std::string command = "exec";
-  for (const std::string &word : arguments("hosts=a,b ranks=1 texts=1 hostSilence=3000", "steps:700"))
-    command += " '" + word + "'";
-  e2e::Process p({"/bin/sh", "-c", command + " > " + fifo}, env, dir / "output");
-  while (!fs::exists(out + "/saved-700") && !p.hasEnded())
-    std::this_thread::sleep_for(milliseconds(10));
-  EXPECT_FALSE(p.hasEnded()) << "it has still to print";
-  std::string printed;
-  for (bool ended = false; !ended;) {
-    ended = p.hasEnded();
-    for (ssize_t n; (n = ::read(reader, bytes.data(), bytes.size())) > 0;)
-      printed.append(bytes, 0, size_t(n));
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  ::close(reader);
+  Reader reader(dir / "fifo");
+  reader.pause();
+  const std::string command = inShell("hosts=a,b ranks=1 texts=1 hostSilence=3000", "steps:1000 0:500:print");
+  e2e::Process p({"/bin/sh", "-c", command + " > " + reader.fifo}, env, dir / "output");
+  ASSERT_TRUE(waitForFile("attempt-0-1"));
+  auto goOnTo = [&](const std::string &step) {
+    while (!fs::exists(out + "/saved-" + step) && processes().size() > 1)
+      std::this_thread::sleep_for(milliseconds(50));
+    return fs::exists(out + "/saved-" + step);
+  };
+  EXPECT_TRUE(goOnTo("400"));
+  EXPECT_TRUE(reader.readTo("rank 0 begins at step 0\n", p));
+  reader.pause();
+  EXPECT_TRUE(goOnTo("900"));
+  EXPECT_TRUE(reader.readTo("out of rank 0\n", p));
+  EXPECT_TRUE(reader.readTo("rank 0 ends at step 1000\n", p));
   const e2e::Result r = p.wait();
   EXPECT_EQ(r.code, 0) << r.output;
-  EXPECT_HAS(printed, "rank 0 begins at step 0\nrank 0 ends at step 700\n");
-  EXPECT_HAS(readFile(out + "/saved-700"), "700") << r.output;
+  EXPECT_HAS(readFile(out + "/saved-1000"), "1000") << r.output;
   EXPECT_EQ(processes(), std::vector<int>{});
+}
+
+// Only standard output is not read, or both. Ranks print long after their first step is known.
+TEST_F(RemoteTest, AStopDoesNotWaitForAReaderThatPauses) {
+  for (const std::string &both : {std::string(), std::string(" 2>&1")}) {
+    Reader reader(dir / "fifo");
+    const std::string command = inShell("hosts=a,b ranks=1 patience=500", "steps:100000 0:150:print");
+    e2e::Process p({"/bin/sh", "-c", command + " > " + reader.fifo + both}, env, dir / "output");
+    ASSERT_TRUE(reader.readTo("rank 0 begins at step 0\n", p));
+    reader.pause();
+    while (!fs::exists(out + "/saved-200") && !p.hasEnded())
+      std::this_thread::sleep_for(milliseconds(10));
+    ::kill(p.pid(), SIGTERM);
+    for (int i = 0; i < 3000 && !p.hasEnded(); ++i)
+      std::this_thread::sleep_for(milliseconds(10));
+    ASSERT_TRUE(p.hasEnded());
+    const e2e::Result r = p.wait();
+    EXPECT_EQ(r.code, 0) << r.output;
+    if (both.empty()) {
+      EXPECT_HAS(r.output, "stopping: ranks finish their step and save; once more to end at once\n");
+    }
+    EXPECT_EQ(processes(), std::vector<int>{});
+    fs::remove_all(out);
+    fs::create_directories(out);
+  }
 }
 
 TEST_F(RemoteTest, AStoppedRankThere) {

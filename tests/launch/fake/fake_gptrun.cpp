@@ -236,6 +236,8 @@ int launchAsTold(const std::vector<std::string> &words, const std::string &self)
       o.settle = time;
     else if (name == "hostSilence")
       o.hostSilence = time;
+    else if (name == "patience")
+      o.patience = time;
   }
   o.pause = milliseconds(10);
   o.address = "127.0.0.1";
