@@ -508,11 +508,11 @@ TEST_F(RemoteTest, AReaderThatPausesEndsNothing) {
 TEST_F(RemoteTest, AStopDoesNotWaitForAReaderThatPauses) {
   for (const std::string &both : {std::string(), std::string(" 2>&1")}) {
     Reader reader(dir / "fifo");
-    const std::string command = inShell("hosts=a,b ranks=1 patience=500", "steps:100000 0:150:print");
+    const std::string command = inShell("hosts=a,b ranks=1 patience=500", "steps:100000 0:390:print");
     e2e::Process p({"/bin/sh", "-c", command + " > " + reader.fifo + both}, env, dir / "output");
     ASSERT_TRUE(reader.readTo("rank 0 begins at step 0\n", p));
     reader.pause();
-    while (!fs::exists(out + "/saved-200") && !p.hasEnded())
+    while (!fs::exists(out + "/saved-400") && !p.hasEnded())
       std::this_thread::sleep_for(milliseconds(10));
     ::kill(p.pid(), SIGTERM);
     for (int i = 0; i < 3000 && !p.hasEnded(); ++i)

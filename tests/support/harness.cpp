@@ -93,6 +93,8 @@ Process::Process(std::vector<std::string> args, const std::map<std::string, std:
   argv.push_back(nullptr);
   child = ::fork();
   if (child == 0) {
+    for (int number : {SIGHUP, SIGPIPE})  // which nohup and some CI runners ignore
+      ::signal(number, SIG_DFL);
     int fd = ::open(outputFile.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     ::dup2(fd, 1);
     ::dup2(fd, 2);
