@@ -28,6 +28,7 @@ constexpr OwnVariable known[] = {
     {"GPTC_RESTARTS", true},      // number of restarts of the run by a script
     {"GPTC_RANK", false},        {"GPTC_WORLD", false},          {"GPTC_LOCAL_RANK", false},
     {"GPTC_LOCAL_WORLD", false}, {"GPTC_RESUME_AT_MOST", false}, {"GPTC_PULSE", false},
+    {"GPTC_INPUT", false},
 };
 
 /// Prefixes of the variables of tests, stand-ins and scripts in the source tree: programs that those start inherit

@@ -265,6 +265,9 @@ private:
     env.set(fmt::format("GPTC_RESTARTS={}", plan.restarts));
     if (plan.resumeAtMost >= 0)
       env.set(fmt::format("GPTC_RESUME_AT_MOST={}", plan.resumeAtMost));
+    const bool reads = rank == 0 && voice.input >= 0;
+    if (reads)
+      env.set(fmt::format("GPTC_INPUT={}", STDIN_FILENO));
     std::vector<std::string> words = plan.command;
     std::vector<char *> argv;
     for (std::string &w : words)
@@ -294,9 +297,8 @@ private:
       ::signal(SIGTTOU, SIG_IGN);  // its group is not the terminal's foreground group, but it writes there
       if (!cpus.empty())
         ::sched_setaffinity(0, sizeof set, &set);
-      const bool reads = rank == 0 && voice.input >= 0;
       const int input = reads ? voice.input : ::open("/dev/null", O_RDONLY);
-      ::dup2(input, 0);
+      ::dup2(input, STDIN_FILENO);
       if (!reads && input > 0)
         ::close(input);
       if (!ownOut)

@@ -80,7 +80,7 @@ struct Voice {
   /// `out`.
   int direct = -1;
   std::function<void(llvm::StringRef)> out, err;
-  /// A file that rank 0 inherits as its standard input. -1: it is empty.
+  /// A file that rank 0 inherits as its standard input, and finds as World::input. -1: it is empty.
   int input = -1;
 };
 

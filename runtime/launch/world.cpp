@@ -9,6 +9,7 @@
 #include "llvm/ADT/StringExtras.h"
 
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
@@ -156,6 +157,7 @@ World fromLauncher(const Environment &env) {
   w.ranksPerNode = r.get("GPTC_LOCAL_WORLD", 1, kMostRanks, r.text("GPTC_LOCAL_RANK") ? 1 : w.size);
   r.shape("GPTC_RANK", "GPTC_WORLD", "GPTC_LOCAL_RANK", "GPTC_LOCAL_WORLD");
   w.restarts = r.get("GPTC_RESTARTS", 0, kMostRanks, 0);
+  w.input = r.get("GPTC_INPUT", 0, INT_MAX, -1);
   if (auto most = r.text("GPTC_RESUME_AT_MOST")) {
     const std::optional<long> step = parseNumber(*most, 0, long(1) << 40);
     if (!step)

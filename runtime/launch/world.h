@@ -44,6 +44,8 @@ struct World {
   /// How often the launcher has restarted this run; gptrun's own does not count what came before the first step of all.
   /// With --resume never, only the first start begins anew.
   int restarts = 0;
+  /// Descriptor of what our launcher passes to rank 0 in place of a file that only the launcher can read; -1: nothing.
+  int input = -1;
 
   bool alone() const { return size == 1; }
   /// The launcher's name for users: "srun".

@@ -6,6 +6,7 @@
 
 #include "ir/facts.h"
 #include "runtime/plan/plan.h"
+#include "runtime/rendezvous/rendezvous.h"
 #include "support/json.h"
 #include "tools/compiler/inference.h"
 #include "tools/serve/followers.h"
@@ -175,20 +176,32 @@ TEST_F(SharedSampleTest, HoweverRanksAndPromptsCome) {
   expectAlike(objectsOf(sample(words + "/dev/fd/9 --tensor 2 9<&0 < /dev/null", {}, "cat " + file + " | ")), one,
               "another descriptor");
 
+  // With the variables of torchrun, and with those of gptrun's own launcher, which here passes no prompts.
+  using Variables = std::map<std::string, std::string>;
   const gptc::test::Port port;
-  auto env = [&](const char *rank) {
-    return std::map<std::string, std::string>{{"RANK", rank},
-                                              {"WORLD_SIZE", "2"},
-                                              {"LOCAL_RANK", rank},
-                                              {"LOCAL_WORLD_SIZE", "2"},
-                                              {"MASTER_ADDR", "127.0.0.1"},
-                                              {"MASTER_PORT", std::to_string(port.number())}};
-  };
-  Process other = w.start("gptrun", {"sample", plan, "--jsonl", "--prompts", w.path("not-here")}, env("1"));
-  expectAlike(objectsOf(sample(words + file, env("0"))), one, "torchrun");
-  const Result rest = other.wait();
-  EXPECT_EQ(rest.code, 0) << rest.output;
-  EXPECT_EQ(rest.output, "") << "rank 0 reads and prints for all";
+  const std::string token = gptc::newToken();
+  const gptc::RendezvousServer meeting({.token = token, .world = 2});
+  const Variables torchrun = {{"WORLD_SIZE", "2"},
+                              {"LOCAL_WORLD_SIZE", "2"},
+                              {"MASTER_ADDR", "127.0.0.1"},
+                              {"MASTER_PORT", std::to_string(port.number())}};
+  const Variables own = {{"GPTC_WORLD", "2"},
+                         {"GPTC_LOCAL_WORLD", "2"},
+                         {"GPTC_RENDEZVOUS", meeting.where()},
+                         {"GPTC_TOKEN", token},
+                         {"GPTC_THREADS", "1"}};
+  for (const auto &[prefix, common] : {std::pair<std::string, Variables>{"", torchrun}, {"GPTC_", own}}) {
+    auto env = [&prefix = prefix, &common = common](const char *rank) {
+      Variables all = common;
+      all.insert({{prefix + "RANK", rank}, {prefix + "LOCAL_RANK", rank}});
+      return all;
+    };
+    Process other = w.start("gptrun", {"sample", plan, "--jsonl", "--prompts", w.path("not-here")}, env("1"));
+    expectAlike(objectsOf(sample(words + file + " < /dev/null", env("0"))), one, prefix + "RANK");
+    const Result rest = other.wait();
+    EXPECT_EQ(rest.code, 0) << rest.output;
+    EXPECT_EQ(rest.output, "") << "rank 0 reads and prints for all";
+  }
 }
 
 // A plan says how many ranks share it; so do its caches, to the byte.
@@ -226,15 +239,17 @@ TEST_F(SharedSampleTest, ModelsOfOtherProgramsAreSharedToo) {
   ASSERT_EQ(exact.size(), 2u);
   for (const char *ranks : {"2", "4"})
     expectAlike(scores(wide + " --tensor " + ranks), exact, std::string("folder on ranks: ") + ranks);
-  // In bf16 and in 8 bits a value that rounds to the next one moves others by a step: by no more than rounding itself
-  // has moved the result of one rank.
+  // In bf16 and in 8 bits sums in another order may round to the next value, which moves others by a step. Ranks round
+  // as often as one does, so that both are about as far from the exact result, and at most twice that from each other.
+  // Where it is little by chance, a few steps of bf16.
   for (const std::string &model :
        {dir + " --precision bf16", dir + " --precision fp32 --weights q8_0", gguf + " --precision fp32"}) {
     const std::vector<json> one = scores(model);
     const double rounding = apart(one, exact);
     EXPECT_GT(rounding, 0) << model;
-    EXPECT_LT(rounding, 0.5) << model << ": a wrong weight would be no farther off";
-    expectAlike(scores(model + " --tensor 2"), one, model, rounding);
+    const double bound = std::max(0.02, 2 * rounding);
+    EXPECT_LT(bound, 0.5) << model << ": a wrong weight would be no farther off";
+    expectAlike(scores(model + " --tensor 2"), one, model, bound);
   }
   // Blocks of 32 inputs, and 16 on each rank.
   const Result r = w.gptrun({"sample", gguf, "--prompt", "the cat", "--tensor", "4"});

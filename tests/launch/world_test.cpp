@@ -126,6 +126,8 @@ TEST(World, OfEachLauncher) {
   EXPECT_EQ(w.resumeAtMost, -1);
   EXPECT_EQ(find(with(launcher, {{"GPTC_RESUME_AT_MOST", "200"}})).resumeAtMost, 200);
   EXPECT_EQ(find(with(launcher, {{"GPTC_RESTARTS", "2"}})).restarts, 2);
+  EXPECT_EQ(w.input, -1);
+  EXPECT_EQ(find(with(launcher, {{"GPTC_INPUT", "0"}})).input, 0);
 
   // Whoever else starts a run again may say so, if it does not by itself.
   EXPECT_EQ(find(torchrun).restarts, 0);

@@ -369,9 +369,9 @@ int runSample(RunOptions o) {
     command.ranks = ranks;
     std::optional<std::string> content;
     if (ranks && !command.prompts.empty()) {
-      const bool arePassed = World::find().source == World::Source::launcher && !o.hosts;  // by launchForTexts
-      content = shareText(*ranks,
-                          ranks->rank > 0 ? "" : readPrompts(command, arePassed ? STDIN_FILENO : openPrompts(command)));
+      const int passed = World::find().input;  // by launchForTexts
+      content =
+          shareText(*ranks, ranks->rank > 0 ? "" : readPrompts(command, passed >= 0 ? passed : openPrompts(command)));
     }
     const int64_t slots = slotsOfSample(o, c.plan);
     SharedModel model(o, c, slots, ranks, defaults);
