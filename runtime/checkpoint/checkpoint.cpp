@@ -667,7 +667,8 @@ static std::vector<const State *> checkTensors(const Module &m, const std::strin
                                                bool headersOnly, const std::string &remedy, bool begins) {
   std::set<std::string> taken;
   std::vector<std::string> missing;
-  bool onlyHead = true;  // what is missing
+  const bool headless = isHeadless(m);
+  bool onlyHead = !headless;  // what is missing is the head of tokens
   for (const State *s : savedStates(m, true)) {
     const StateTensors tensors(*s, file, true);
     if (const std::string what = tensors.unbuilt(); !what.empty())
@@ -691,7 +692,6 @@ static std::vector<const State *> checkTensors(const Module &m, const std::strin
                           "`gptrun embed` takes them"
                         : remedy);
   std::vector<std::string> left;
-  const bool headless = isHeadless(m);
   for (const TensorInfo *t : file.all())
     if (!taken.count(t->name) && !mayStayOut(file, *t, taken, headersOnly, headless))
       left.push_back(t->name);

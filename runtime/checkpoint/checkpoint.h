@@ -139,7 +139,7 @@ bool checkWeights(const Module &model, const std::string &path, const std::strin
 /// [model] differ from `model`'s.
 void loadWeights(Executor &executor, const std::string &path, const ModelIdentity &model);
 
-/// The same for a run that begins: of a model with labels the layers pooler.dense and classifier keep the values that
+/// The same for a run that begins: of a model with labels the layers of its head (new_layers.h) keep the values that
 /// they have where the files lack them, weight and bias. Returns a line for the user on each of those.
 std::vector<std::string> beginWithWeights(Executor &executor, const std::string &path, const ModelIdentity &model);
 

@@ -12,9 +12,18 @@
 
 namespace gptc {
 
+/// Whether it has a classifier of labels. Without one a head is that of tokens, which is no new layer.
+static bool tellsLabels(const Module &m) {
+  return llvm::any_of(savedStates(m, true),
+                      [](const State *s) { return llvm::StringRef(s->name).starts_with("classifier."); });
+}
+
 std::vector<const State *> takeNewLayers(const Module &m, const TensorFiles &file, std::vector<std::string> &missing) {
   std::vector<const State *> fresh;
-  for (const char *layer : {"pooler.dense.", "classifier."}) {
+  if (!tellsLabels(m))
+    return fresh;
+  // BERT's head has a pooler, ModernBERT's what may stand before a head of tokens, too.
+  for (const char *layer : {"pooler.dense.", "head.dense.", "head.norm.", "classifier."}) {
     std::vector<const State *> all;
     std::set<std::string> names;
     bool whole = true;
@@ -34,8 +43,7 @@ std::vector<const State *> takeNewLayers(const Module &m, const TensorFiles &fil
 }
 
 void requireTrainedLayers(const Module &m, const std::string &path) {
-  const auto isOfHead = [](const State *s) { return llvm::StringRef(s->name).starts_with("classifier."); };
-  if (llvm::none_of(savedStates(m, true), isOfHead))
+  if (!tellsLabels(m))
     return;
   std::error_code e;
   const TensorFiles file(std::filesystem::is_directory(path, e) ? weightFiles(path) : std::vector{path});

@@ -10,8 +10,8 @@ namespace gptc {
 
 class TensorFiles;
 
-/// The parameters of the layers pooler.dense and classifier of which `file` has neither weight nor bias. Their tensors
-/// are removed from `missing`.
+/// Of a model with labels, the parameters of the layers pooler.dense, head.dense, head.norm and classifier of which
+/// `file` has neither weight nor bias. Their tensors are removed from `missing`.
 std::vector<const State *> takeNewLayers(const Module &m, const TensorFiles &file, std::vector<std::string> &missing);
 
 /// Throws UserError(FileMissing) if the weights at `path`, a folder or a file of safetensors, lack such a layer of `m`,

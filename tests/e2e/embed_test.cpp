@@ -1,5 +1,6 @@
 // gptrun embed: vectors of texts, against what transformers computes (hf/vectors.json, by hf/make.py).
 #include "tests/support/harness.h"
+#include "tests/support/headless.h"
 #include "tests/support/http_client.h"
 #include "tests/support/served.h"
 #include "tests/support/words_tokenizer.h"
@@ -23,34 +24,10 @@ using gptc::test::ask;
 using gptc::test::HttpReply;
 namespace fs = std::filesystem;
 using nlohmann::json;
-using nlohmann::ordered_json;
 
 namespace {
 
 const std::string models = GPTC_SOURCE_DIR "/tests/e2e/hf/";
-
-/// The tensors of the file that are not of the head, under the names that a model without a head has.
-std::string withoutHead(const std::string &file) {
-  uint64_t size;
-  std::memcpy(&size, file.data(), sizeof size);
-  const ordered_json header = ordered_json::parse(file.substr(8, size));
-  ordered_json kept;
-  std::string data;
-  for (const auto &[name, tensor] : header.items()) {
-    const llvm::StringRef n = name;
-    if (n == "__metadata__" || n.starts_with("cls.") || n.starts_with("head.") || n.starts_with("decoder."))
-      continue;
-    const size_t begin = tensor["data_offsets"][0], end = tensor["data_offsets"][1];
-    ordered_json t = tensor;
-    t["data_offsets"] = {data.size(), data.size() + end - begin};
-    data += file.substr(8 + size + begin, end - begin);
-    kept[n.starts_with("bert.") ? name.substr(5) : n.starts_with("model.") ? name.substr(6) : name] = t;
-  }
-  std::string text = kept.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  size = text.size();
-  return std::string(reinterpret_cast<const char *>(&size), 8) + text + data;
-}
 
 /// Whether texts stand between tokens of the tokenizer's own.
 bool isBert(const std::string &name) { return name == "bert" || name == "modernbert"; }

@@ -6,9 +6,11 @@
 #include "passes/pass.h"
 #include "support/json.h"
 #include "tests/support/harness.h"
+#include "tests/support/headless.h"
 #include "tests/support/oracles.h"
 #include "tests/support/words_tokenizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <sstream>
@@ -122,11 +124,21 @@ struct LabelsTest : ::testing::Test {
     const std::vector<json> all = saidBy(args, "label");
     return {all.begin(), all.end()};
   }
-  static std::vector<std::string> wanted() {
-    std::vector<std::string> all;
-    for (int i = 0; i < texts; ++i)
-      all.push_back(label(i));
-    return all;
+  /// Of how many texts the label is the one to be learned.
+  static int right(const std::vector<std::string> &labels) {
+    int n = 0;
+    for (size_t i = 0; i < labels.size(); ++i)
+      n += labels[i] == label(int(i));
+    return n;
+  }
+  /// The line of the log of the last evaluation.
+  static json lastMeasures(const std::string &out) {
+    json last = json::object();
+    std::istringstream log(readFile(out + "/log.jsonl"));
+    for (std::string line; std::getline(log, line);)
+      if (json one = json::parse(line); one.contains("val_loss"))
+        last = std::move(one);
+    return last;
   }
 };
 
@@ -147,15 +159,13 @@ TEST_F(LabelsTest, AKeywordIsLearned) {
       EXPECT_EQ(trained.output.find(fmt::format("has no {}: it begins at random", layer)) == std::string::npos,
                 head || (modern && layer == std::string("pooler.dense")))
           << trained.output;
-    EXPECT_NE(trained.output.find("accuracy 1.0000"), std::string::npos) << trained.output;
-    bool logged = false;
-    std::istringstream log(readFile(out + "/log.jsonl"));
-    for (std::string line; std::getline(log, line);)
-      logged |= json::parse(line).value("val_accuracy", 0.0) == 1.0;
-    EXPECT_TRUE(logged);
+    const double accuracy = lastMeasures(out).value("val_accuracy", 0.0);
+    EXPECT_GT(accuracy, 0.9) << trained.output;  // by chance: half
+    const std::string shown = fmt::format("accuracy {:.4f}", accuracy);
+    EXPECT_NE(trained.output.find(shown), std::string::npos) << trained.output;
     const Result evaluated = w.gptrun({"eval", plan, "--out-dir", out, "--data", w.path("data/train.bin")});
     good(evaluated);
-    EXPECT_NE(evaluated.output.find("accuracy 1.0000"), std::string::npos) << evaluated.output;
+    EXPECT_NE(evaluated.output.find(shown), std::string::npos) << evaluated.output;
 
     const std::string latest = out + "/checkpoints/latest", mine = w.path(name + "-mine");
     const json config = json::parse(readFile(latest + "/config.json"));
@@ -165,9 +175,10 @@ TEST_F(LabelsTest, AKeywordIsLearned) {
     const json names = head ? json{{"0", "dull"}, {"1", "bright"}} : json{{"0", "bright"}, {"1", "dull"}};
     EXPECT_EQ(config.at("id2label"), names);
     good(w.gptc({"export", out, "-o", mine}));
-    EXPECT_EQ(labelsBy({latest}), wanted());
-    EXPECT_EQ(labelsBy({mine}), wanted());
-    EXPECT_EQ(labelsBy({plan, "--out-dir", out}), wanted());
+    const std::vector<std::string> said = labelsBy({plan, "--out-dir", out});
+    EXPECT_EQ(right(said), std::lround(accuracy * texts));
+    EXPECT_EQ(labelsBy({latest}), said);
+    EXPECT_EQ(labelsBy({mine}), said);
     good(w.gptrun({"embed", plan, "--out-dir", out, "--text", "t7"}));
     refuses(w.gptrun({"sample", plan, "--out-dir", out, "--prompt", "t7"}), 3, "a classifier of texts cannot continue");
     // What was made here is a beginning again, its head included.
@@ -175,7 +186,29 @@ TEST_F(LabelsTest, AKeywordIsLearned) {
   }
 }
 
+// An encoder as transformers saves it alone: all of the head is new.
+TEST_F(LabelsTest, AnEncoderAloneIsABeginning) {
+  const std::pair<const char *, std::vector<std::string>> heads[] = {
+      {"hf/bert", {"pooler.dense", "classifier"}}, {"hf/modernbert", {"head.dense", "head.norm", "classifier"}}};
+  for (const auto &[of, layers] : heads) {
+    const std::string dir = folder(of), file = dir + "/model.safetensors", name = fs::path(of).filename();
+    writeFile(file, withoutHead(readFile(file)));
+    prepare(dir, "auto");
+    const std::string plan = compile(name + ".plan", {"train.steps=2"}), out = plan + "-out";
+    refuses(w.gptrun({"eval", plan, "--out-dir", out}), 3, "has no " + layers[0] + ".weight");
+    const Result trained = w.gptrun({plan, "--out-dir", out});
+    good(trained);
+    for (const std::string &layer : layers)
+      EXPECT_NE(trained.output.find(fmt::format("has no {}: it begins at random", layer)), std::string::npos)
+          << trained.output;
+    good(w.gptrun({"eval", plan, "--out-dir", out, "--data", w.path("data/train.bin")}));
+  }
+}
+
 TEST_F(LabelsTest, SeveralLabelsAndNumbersAreLearned) {
+  const auto has = [](const json &names, const char *name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   const std::string dir = folder("hf/bert");
   for (const std::string problem : {several, regression}) {
     prepare(dir, problem == several ? "spam,threat,toxic" : "score", problem);
@@ -185,26 +218,27 @@ TEST_F(LabelsTest, SeveralLabelsAndNumbersAreLearned) {
     const Result evaluated = w.gptrun({"eval", plan, "--out-dir", out, "--data", w.path("data/train.bin")});
     good(evaluated);
     EXPECT_NE(evaluated.output.find("  of 24 texts  ("), std::string::npos) << evaluated.output;
-    json last;
-    std::istringstream log(readFile(out + "/log.jsonl"));
-    for (std::string line; std::getline(log, line);)
-      if (json one = json::parse(line); one.contains("val_loss"))
-        last = std::move(one);
+    const json last = lastMeasures(out);
     const std::string latest = out + "/checkpoints/latest";
     EXPECT_EQ(json::parse(readFile(latest + "/config.json")).at("problem_type"), problem);
     if (problem == several) {
-      EXPECT_EQ(last.at("val_micro_f1"), 1.0);
-      EXPECT_EQ(last.at("val_accuracy"), 1.0);
-      std::vector<json> wanted;
+      // "spam" is right of half of the texts: without a look at them F1 is 0.86 at most, and the accuracy 0.83.
+      EXPECT_GT(last.at("val_micro_f1").get<double>(), 0.9);
+      EXPECT_GT(last.at("val_accuracy").get<double>(), 0.9);
+      const std::vector<json> said = saidBy({plan, "--out-dir", out}, "labels");
+      ASSERT_EQ(said.size(), size_t(texts));
+      int right = 0;  // of three labels each
       for (int i = 0; i < texts; ++i)
-        wanted.push_back(labelOf(i, problem));
-      EXPECT_EQ(saidBy({plan, "--out-dir", out}, "labels"), wanted);
-      EXPECT_EQ(saidBy({latest}, "labels"), wanted);
+        for (const char *name : {"spam", "threat", "toxic"})
+          right += has(said[size_t(i)], name) == has(labelOf(i, problem), name);
+      EXPECT_EQ(right, std::lround(last.at("val_accuracy").get<double>() * 3 * texts));
+      EXPECT_EQ(saidBy({latest}, "labels"), said);
     } else {
       // The loss is the mean of squared errors.
       EXPECT_NEAR(last.at("val_mse").get<double>(), last.at("val_loss").get<double>(), 1e-5);
-      EXPECT_LT(last.at("val_mse").get<double>(), 0.05);
-      EXPECT_GT(last.at("val_pearson").get<double>(), 0.95);
+      constexpr double variance = 0.875 * 0.875;  // of the numbers, which are 1.5 or -0.25: without a look at the texts
+      EXPECT_LT(last.at("val_mse").get<double>(), variance / 2);
+      EXPECT_GT(last.at("val_pearson").get<double>(), 0.8);
       const std::vector<json> scores = saidBy({plan, "--out-dir", out}, "score");
       ASSERT_EQ(scores.size(), size_t(texts));
       double squares = 0;

@@ -3,6 +3,7 @@
 #include "runtime/checkpoint/new_layers.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/state.h"
+#include "runtime/checkpoint/tensor_files.h"
 #include "runtime/device/cpu_executor.h"
 #include "runtime/plan/plan.h"
 #include "runtime/train/weights.h"
@@ -550,6 +551,42 @@ TEST_F(CheckpointTest, AHeadThatIsNotTrainedIsNamed) {
   for (const std::vector<TensorInfo> &tensors : {std::vector<TensorInfo>(), pooler})
     EXPECT_EQ(problem(*module, tensors), int(ErrorCode::FileMissing));
   EXPECT_EQ(problem(*parseModule(R"(module { state @wte.weight : f32[4,8] {kind="param"} })", "test"), {}), 0);
+}
+
+// In ModernBERT's form; without a classifier the same layers are part of the head of tokens.
+TEST_F(CheckpointTest, TheHeadOfLabelsMayBeginAnewLayerByLayer) {
+  const std::string head = R"(
+    state @wte.weight : f32[4,8] {kind="param"}
+    state @head.dense.weight : f32[2,2] {kind="param"}
+    state @head.dense.bias : f32[2] {kind="param"}
+    state @head.norm.weight : f32[2] {kind="param"} )";
+  const auto labels = parseModule(
+                 "module {labels=3} {" + head + R"(state @classifier.weight : f32[3,2] {kind="param"} })", "test"),
+             tokens = parseModule("module {" + head + R"(state @lm_head.bias : f32[4] {kind="param"} })", "test");
+  const TensorInfo table{"wte.weight", DType::f32, {4, 8}}, half{"head.dense.bias", DType::f32, {2}};
+  using Names = std::vector<std::string>;
+  const auto fresh = [&](const Module &m, const std::vector<TensorInfo> &tensors, Names missing) {
+    SafetensorsWriter w(dir / "w.safetensors", tensors, {});
+    for (const TensorInfo &t : tensors)
+      w.write(std::vector<float>(size_t(t.bytes() / 4), 1).data(), size_t(t.bytes()));
+    w.finish();
+    Names names;
+    for (const State *s : takeNewLayers(m, TensorFiles({dir / "w.safetensors"}), missing))
+      names.push_back(s->name);
+    return std::pair(names, missing);
+  };
+  EXPECT_EQ(fresh(*labels, {table}, {"head.dense.weight", "head.norm.weight", "h.0.ln_1.weight"}),
+            std::pair(Names{"head.dense.weight", "head.dense.bias", "head.norm.weight", "classifier.weight"},
+                      Names{"h.0.ln_1.weight"}));
+  EXPECT_EQ(fresh(*labels, {table, half}, {"head.dense.weight", "head.norm.weight"}),
+            std::pair(Names{"head.norm.weight", "classifier.weight"}, Names{"head.dense.weight"}));
+  try {
+    checkWeights(*labels, dir / "w.safetensors", "another folder", true);
+    ADD_FAILURE() << "half a layer";
+  } catch (const UserError &e) {
+    EXPECT_EQ(e.diagnostics.at(0).help.at(0), "another folder") << "a head of tokens would not do";
+  }
+  EXPECT_EQ(fresh(*tokens, {table}, {"head.dense.weight"}), std::pair(Names(), Names{"head.dense.weight"}));
 }
 
 TEST_F(CheckpointTest, HeadersTellWhatIsMissingOrOfAnotherDtype) {
