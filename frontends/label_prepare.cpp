@@ -394,11 +394,12 @@ private:
       Waiting w;
       if (!reader.next(w.text))
         return false;
-      const std::string place = reader.placeOf(w.text.line);
       for (const std::string &label : w.text.labels) {
-        w.labels.push_back(problem == ProblemType::regression ? bitsOf(place, label) : labelOf(place, label));
+        w.labels.push_back(problem == ProblemType::regression ? bitsOf(reader, w.text.line, label)
+                                                              : labelOf(reader, w.text.line, label));
         if (llvm::is_contained(llvm::ArrayRef(w.labels).drop_back(), w.labels.back()))
-          throw UserError(ErrorCode::DataInvalid, fmt::format("{}: the label \"{}\" is there twice", place, label),
+          throw UserError(ErrorCode::DataInvalid,
+                          fmt::format("{}: the label \"{}\" is there twice", reader.placeOf(w.text.line), label),
                           "name each label of a text once: a list of names or of their numbers");
       }
       w.validates = key && randomUniform(*key, uint64_t(number++)) < options.valFraction;
@@ -413,7 +414,7 @@ private:
     const auto help = [&](const Tokenizer &own) {
       for (size_t i; (i = next++) < batch.size();)
         try {
-          batch[i].typed = typed(own, reader.placeOf(batch[i].text.line), batch[i].text);
+          batch[i].typed = typed(own, reader, batch[i].text);
         } catch (...) {
           batch[i].error = std::current_exception();
         }
@@ -431,28 +432,30 @@ private:
       t.join();
   }
 
-  int32_t labelOf(const std::string &place, const std::string &name) {
+  int32_t labelOf(const LabelledReader &reader, int64_t line, const std::string &name) {
     const std::optional<int32_t> label = numbers.of(name);
     if (!label && numbers.open())
-      throw UserError(ErrorCode::DataInvalid, fmt::format("{}: more than {} labels", place, kMostLabels),
+      throw UserError(ErrorCode::DataInvalid, fmt::format("{}: more than {} labels", reader.placeOf(line), kMostLabels),
                       "is the label in another member or column? --label-key names it");
     if (!label)
-      throw UserError(ErrorCode::DataInvalid,
-                      fmt::format("{}: the label \"{}\" is neither a name of a label nor its number", place, name),
-                      fmt::format("labels are {}", quotedSome(numbers.all().names)));
+      throw UserError(
+          ErrorCode::DataInvalid,
+          fmt::format("{}: the label \"{}\" is neither a name of a label nor its number", reader.placeOf(line), name),
+          fmt::format("labels are {}", quotedSome(numbers.all().names)));
     return *label;
   }
 
   /// The label of a regression.
-  static int32_t bitsOf(const std::string &place, const std::string &text) {
+  static int32_t bitsOf(const LabelledReader &reader, int64_t line, const std::string &text) {
     double x;
     if (llvm::StringRef(text).trim().getAsDouble(x) || !(std::abs(x) <= double(std::numeric_limits<float>::max())))
-      throw UserError(ErrorCode::DataInvalid, fmt::format("{}: the label \"{}\" is no finite number", place, text),
+      throw UserError(ErrorCode::DataInvalid,
+                      fmt::format("{}: the label \"{}\" is no finite number", reader.placeOf(line), text),
                       "a regression learns one; is it in another member or column? --label-key names it");
     return std::bit_cast<int32_t>(float(x));
   }
 
-  TypedText typed(const Tokenizer &own, const std::string &place, const LabelledText &text) const {
+  TypedText typed(const Tokenizer &own, const LabelledReader &reader, const LabelledText &text) const {
     TypedText typed;
     try {
       typed = typedText(own, text.text, text.pair, form);
@@ -460,13 +463,15 @@ private:
       const ErrorCode code = e.diagnostics[0].code;
       if (code == ErrorCode::Usage || code == ErrorCode::NotBuiltYet)
         throw;
-      throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", place, e.diagnostics[0].message));
+      throw UserError(ErrorCode::DataInvalid,
+                      fmt::format("{}: {}", reader.placeOf(text.line), e.diagnostics[0].message));
     }
     if (typed.tokens.empty())
-      throw UserError(ErrorCode::DataInvalid, fmt::format("{}: the text has no tokens", place), "leave it out");
+      throw UserError(ErrorCode::DataInvalid, fmt::format("{}: the text has no tokens", reader.placeOf(text.line)),
+                      "leave it out");
     if (llvm::any_of(typed.types, [](int32_t t) { return t < 0 || t >= LabelledHeader::kMostTypes; }))
-      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: a tokenizer of more than {} types of tokens", place,
-                                                          LabelledHeader::kMostTypes));
+      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: a tokenizer of more than {} types of tokens",
+                                                          reader.placeOf(text.line), LabelledHeader::kMostTypes));
     return typed;
   }
 
