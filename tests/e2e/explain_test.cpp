@@ -109,7 +109,7 @@ TEST_F(Explain, TracesOfAForecastAndOfARunHaveTheSameKernels) {
       double end = 0, step = 0;
       std::set<int> processes;
     };
-    auto read = [](const std::string &file) {
+    auto read = [](const std::string &file, bool measured) {
       Read of;
       for (const json &e : gptc::parseJson<json>(readFile(file))["traceEvents"]) {
         of.processes.insert(int(e["pid"]));
@@ -120,13 +120,14 @@ TEST_F(Explain, TracesOfAForecastAndOfARunHaveTheSameKernels) {
           continue;
         }
         EXPECT_GE(double(e["ts"]), of.end - 0.01) << "one by one";
-        EXPECT_GT(double(e["dur"]), 0);
-        of.end = double(e["ts"]) + double(e["dur"]);
+        const double seconds = e["dur"];
+        EXPECT_TRUE(seconds > 0 || (measured && seconds == 0)) << "a clock may be coarse";
+        of.end = double(e["ts"]) + seconds;
         of.kernels.push_back(e["cat"].get<std::string>() + " " + e["name"].get<std::string>());
       }
       return of;
     };
-    const Read forecast = read(w.path("forecast.json")), measured = read(out + "/trace.json");
+    const Read forecast = read(w.path("forecast.json"), false), measured = read(out + "/trace.json", true);
     EXPECT_EQ(forecast.kernels, measured.kernels);
     EXPECT_GT(forecast.kernels.size(), 30u);
     EXPECT_NEAR(forecast.step, forecast.end, 0.01);
@@ -303,7 +304,10 @@ TEST_F(Explain, HowTheWorkDividesAmongThreadsThatAreNotHere) {
       barriers += tasks > 1 ? times : 0;
     }
     EXPECT_EQ(all["barriers"], barriers) << all["function"];
-    EXPECT_EQ(few["barriers"], barriers) << all["function"];
+    if (all["function"] == "train_step") {
+      EXPECT_GT(barriers, 0);
+    }
+    EXPECT_EQ(few["barriers"], 0) << all["function"];
     int64_t groups = 0;
     for (const gptc::Op &op : loaded.planned->function(all["function"].get<std::string>())->body)
       groups += op.is(gptc::OpKind::fused);

@@ -120,7 +120,7 @@ double Stretch::busy() const {
 int64_t FunctionOnThreads::barriers() const {
   int64_t n = 0;
   for (const Stretch &s : stretches)
-    n += s.pieces > 1 ? s.times : 0;
+    n += s.pieces > 1 && s.threads > 1 ? s.times : 0;
   return n;
 }
 

@@ -25,7 +25,7 @@ struct Stretch {
 struct FunctionOnThreads {
   std::string name;
   std::vector<Stretch> stretches;  // equal ones once, in order
-  /// In one call: what a single thread does alone needs none.
+  /// In one call: what a thread does alone, of several or as the only one, needs none.
   int64_t barriers() const;
 };
 

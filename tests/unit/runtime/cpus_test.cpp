@@ -97,11 +97,12 @@ TEST(Cpus, AnArenaIsSpreadOverTheNodesOfThePoolsThreads) {
   constexpr int64_t bytes = 5 << 20;
   Arena spread(bytes, &all), near(bytes, &one), alone(bytes);
   EXPECT_TRUE(std::all_of(spread.data(), spread.data() + bytes, [](std::byte b) { return b == std::byte(0); }));
-  if (policyOf(near.data()) < 0 || !spreadOverNodes(alone.data(), 4096, {0}))
+  const int untouched = policyOf(alone.data());  // this process's own, which numactl may have set
+  if (untouched < 0 || !spreadOverNodes(alone.data(), 4096, {0, 1}))
     GTEST_SKIP() << "the system does not let its memory be placed";
   for (int64_t at : {int64_t(0), bytes / 2, bytes - 1})
     EXPECT_EQ(policyOf(spread.at(at)), MPOL_INTERLEAVE) << at;
-  EXPECT_EQ(policyOf(near.data()), MPOL_DEFAULT) << "threads of one node touch what they use";
+  EXPECT_EQ(policyOf(near.data()), untouched) << "threads of one node touch what they use";
 }
 
 TEST(Cpus, ARefusalIsSaidAndHarmless) {
