@@ -68,8 +68,8 @@ struct SoftwareSpec {
   std::string name = "gptc";
   Fitted slowdown = 1;  // gptc: factor on predicted kernel times; others: on the time of the FLOPs at the device's peak
   Fitted stepOverhead = 0;  // seconds per optimizer step not explained by FLOPs or bytes
-  /// The factor by which a single run's seconds are at most off the fit in either direction, with 90% confidence; none
-  /// if no fit is known to have told.
+  /// The factor by which a single run's seconds are at most off the fit in either direction, with 90% confidence: by
+  /// the rows fitted, so that rows set aside do not count. None if no fit is known to have told.
   std::optional<double> scatter;
   double overlap = 0;        // share of the backward part that collectives may overlap
   double fragmentation = 0;  // unusable allocator bytes per byte of activations

@@ -226,16 +226,27 @@ TEST(NeverSeen, ModelsOfRowsCount) {
 }
 
 TEST(Certainty, WhatAStepLeavesOutIsSaid) {
-  const ClusterConfig c = jeanZay();
+  using Notes = std::vector<std::string>;
+  ClusterConfig c = jeanZay();
   Config config = bloom(c, 16, sixteen);
   Estimate e;
-  EXPECT_EQ(leftOutNotesOf(config, e), std::vector<std::string>());
+  EXPECT_EQ(leftOutNotesOf(config, e, c), Notes());
   config.parallel.logicalTensor = 8;
-  const std::vector<std::string> notes = leftOutNotesOf(config, e);
+  const Notes notes = leftOutNotesOf(config, e, c);
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_NE(notes[0].find("leaves out the sums of parallel.logical_tensor = 8"), std::string::npos) << notes[0];
+  e.planned = true;
+  EXPECT_EQ(leftOutNotesOf(config, e, c), notes) << "on GPUs only the memory is a plan's";
+  e.outOfMemory = true;
+  EXPECT_EQ(leftOutNotesOf(config, e, c), Notes()) << "it does not run";
+  e.outOfMemory = false;
   e.byCode = true;
-  EXPECT_EQ(leftOutNotesOf(config, e), std::vector<std::string>()) << "the code adds them";
+  EXPECT_EQ(leftOutNotesOf(config, e, c), Notes()) << "the code adds them";
+  e.byCode = false;
+  c.device.isCpu = true;
+  EXPECT_EQ(leftOutNotesOf(config, e, c), Notes()) << "the plan's kernels add them";
+  e.planned = false;
+  EXPECT_EQ(leftOutNotesOf(config, e, c), notes) << "by formulas on CPUs, too";
 }
 
 int count(const std::string &text, const std::string &what) {
@@ -277,6 +288,8 @@ TEST(Pictures, NameTheirMarksAndTellEqualLinesApart) {
   EXPECT_EQ(count(bars, ", out of memory<"), 1);
   EXPECT_NE(bars.find(", 8 GPUs</text>"), std::string::npos);
   EXPECT_EQ(bars.find("stroke-dasharray"), std::string::npos);
+  const std::string open = daysPicture(all, RunTokens(100e9, 90e9, INFINITY), c);
+  EXPECT_EQ(count(bars, "<line ") - count(open, "<line "), 3) << "what has no end has no cap there";
   // The same parts by name in the other pictures.
   EXPECT_EQ(count(stepPicture(all[0]), ">90% interval: "), 1);
   const std::string memory = memoryPicture(all[0], {1, 3, 2}, c);

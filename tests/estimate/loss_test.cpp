@@ -243,7 +243,7 @@ TEST(LossForecast, ByTheCurveOfARun) {
   EXPECT_NEAR(*at.critical, criticalBatch(at.byCurve->value), 1);
   const LossForecast to = forecastLoss(config, {2.75, file}, 100e9);
   EXPECT_NEAR(to.byCurve->value, 2.75, 1e-3);
-  EXPECT_TRUE(at.tokens.isGiven());
+  EXPECT_TRUE(at.tokens.isGiven);
   EXPECT_LT(to.tokens.low, to.tokens.value);
   EXPECT_GT(to.tokens.high, to.tokens.value);
   Estimate e;
@@ -251,6 +251,10 @@ TEST(LossForecast, ByTheCurveOfARun) {
   const auto j = jsonOf(to, e);
   EXPECT_EQ(j["goal"], 2.75);
   EXPECT_LT(double(j["by_curve"]["tokens_interval"][0]), to.tokens);
+  LossForecast agreed = to;  // all refits say as many
+  agreed.tokens = RunTokens(1e9, 1e9, 1e9);
+  EXPECT_EQ(jsonOf(agreed, e)["by_curve"]["tokens_interval"], nlohmann::json({1e9, 1e9}));
+  EXPECT_FALSE(jsonOf(at, e)["by_curve"].contains("tokens_interval"));
   e.sure = {0.5, 2, false};
   const Certainty sure = certaintyOfDays(e.sure, to.tokens);
   EXPECT_GT(sure.high, 2.0);

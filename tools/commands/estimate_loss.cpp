@@ -51,7 +51,7 @@ std::string noteOfCurve(const LossForecast &loss, const Estimate &best) {
                   "{:.2g} x those of {}: {}",
                   s.value, s.low, s.high, loss.tokens.value, loss.tokens / c.last(), c.file(), c.formula());
   const RunTokens &t = loss.tokens;
-  if (t.isGiven())
+  if (t.isGiven)
     return text;
   text += fmt::format(". Loss {:.4g} takes {} to {} tokens with 90% confidence", loss.goal, tokensOrNever(t.low),
                       tokensOrNever(t.high));
@@ -125,7 +125,7 @@ json jsonOf(const LossForecast &loss, const Estimate &e) {
                      {"interval", {loss.byCurve->low, loss.byCurve->high}},
                      {"formula", loss.curve->formula()},
                      {"last_tokens", loss.curve->last()}};
-  if (!loss.tokens.isGiven())
+  if (!loss.tokens.isGiven)
     j["by_curve"]["tokens_interval"] = {number(loss.tokens.low), number(loss.tokens.high)};
   if (loss.critical) {
     j["critical_batch_tokens"] = *loss.critical;

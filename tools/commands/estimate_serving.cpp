@@ -74,6 +74,8 @@ Machine machineOf(const ClusterConfig &c, int64_t ranks) {
     throw UserError(ErrorCode::Contradiction,
                     fmt::format("{} describes {}, and gptc's kernels serve", c.file, c.software.name),
                     "give a file without software.name");
+  if (const std::optional<Refusal> r = refusalOfNetwork(c, ranks))
+    throw UserError(ErrorCode::Contradiction, r->problem, r->remedy);
   const DeviceSpec device = c.device.isCpu ? shareOf(c.device, std::min(ranks, c.node.devices)) : c.device;
   const std::string name = device.name.empty() ? "the CPU" : device.name;
   Machine m;

@@ -146,7 +146,7 @@ std::string howSure(const Estimate &e, const RunTokens &tokens, const ClusterCon
                      e.strategy.name(), interval(days, ofDays), days < 0.1 ? "" : " days",
                      e.tokensPerSecond / e.sure.high, e.tokensPerSecond / e.sure.low,
                      cost > 0 ? ", " + intervalOfCost(cost, ofDays, c.limits.currency) : "", sourceOf(e.sure, c),
-                     tokens.isGiven() ? "" : "; days also by the doubt of tokens, as if independent of speed");
+                     tokens.isGiven ? "" : "; days also by the doubt of tokens, as if independent of speed");
 }
 
 }  // namespace
@@ -176,9 +176,10 @@ std::vector<std::string> notesOf(const std::vector<Estimate> &all, const Estimat
   return notes;
 }
 
-std::vector<std::string> leftOutNotesOf(const Config &config, const Estimate &best) {
+std::vector<std::string> leftOutNotesOf(const Config &config, const Estimate &best, const ClusterConfig &c) {
   const int64_t parts = config.parallel.logicalTensor;
-  if (parts <= 1 || best.byCode)
+  const bool ofPlan = best.byCode || (c.device.isCpu && best.planned);  // its kernels add them
+  if (parts <= 1 || ofPlan || !best.fits())
     return {};
   return {fmt::format("s/step leaves out the sums of parallel.logical_tensor = {}: products in {} parts, each written "
                       "and added",

@@ -565,7 +565,8 @@ private:
     set(x);
     result.cluster.software.scatter.reset();  // of an earlier fit
     if (freedom < 1) {
-      result.notes.push_back("as many scalars as rows: their intervals are not known");
+      result.notes.push_back(
+          "as many scalars as rows: neither their intervals are known, nor how far single runs scatter");
       return;
     }
     double sum = 0;
@@ -575,6 +576,8 @@ private:
     const double sigma = std::sqrt(sum / freedom);
     if (const double run = studentT(freedom) * sigma; run <= std::log(widest))
       result.cluster.software.scatter = std::exp(run);
+    else
+      result.notes.push_back("these rows say nothing of how far single runs scatter: it may be any factor");
     for (size_t k = 0; k < x.size(); ++k) {
       std::vector<double> unit(x.size(), 0.0), column;
       unit[k] = 1;

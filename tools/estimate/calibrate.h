@@ -27,10 +27,10 @@ struct ObservedRow {
 };
 
 struct Calibration {
-  ClusterConfig cluster;  // with fitted scalars, and how far single runs scatter about them
+  ClusterConfig cluster;  // with fitted scalars, and how far the rows fitted scatter about them, if they say
   std::vector<Scalar> fitted;
   std::vector<ObservedRow> rows;
-  std::vector<std::string> notes;  // why a scalar was not fitted
+  std::vector<std::string> notes;  // why a scalar was not fitted, or has no interval
 };
 
 /// Fits `which`; empty: the scalars that the file leaves open or that were fitted before. Throws UserError if no

@@ -58,11 +58,6 @@ double regionOnGpu(const Config &c, const Strategy &s, const Workload &w, double
   return std::max(work, update);
 }
 
-/// Why a strategy cannot be, and what would.
-struct Refusal {
-  std::string problem, remedy;
-};
-
 std::optional<Refusal> refusalOfSizes(const Config &base, const Strategy &s) {
   const ModelConfig &m = base.model;
   if (const int64_t group = s.tensor * s.pipeline; s.gpus % group)
@@ -90,10 +85,8 @@ std::optional<Refusal> refusalOf(const Config &base, const ClusterConfig &machin
   if (s.compression != "none" && s.zeroStage > 0)
     return Refusal{fmt::format("{} compresses whole gradients, and ZeRO sums pieces of them", s.compression),
                    "parallel.zero_stage = 0, or parallel.compression = \"none\""};
-  if (s.gpus > machines.node.devices && !(machines.network.effective > 0))
-    return Refusal{fmt::format("{} GPUs take several nodes of {}, and nothing is known of the network", s.gpus,
-                               machines.node.devices),
-                   "write network.nominal or network.effective into the cluster file"};
+  if (std::optional<Refusal> r = refusalOfNetwork(machines, s.gpus))
+    return r;
   if (s.offload && !machines.node.knowsHost())
     return Refusal{"offload needs node.host_link and node.host_bandwidth, which the cluster file does not have",
                    "write them, such as host_link = \"25 GB/s\" and host_bandwidth = \"300 GB/s\""};

@@ -15,6 +15,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,10 +37,10 @@ struct Strategy {
 /// confidence. `high` may be infinite.
 struct RunTokens {
   double value, low, high;
-  RunTokens(double v) : value(v), low(v), high(v) {}
-  RunTokens(double v, double low, double high) : value(v), low(low), high(high) {}
+  bool isGiven;  // and not in doubt; the ends of a doubt may meet
+  RunTokens(double v) : value(v), low(v), high(v), isGiven(true) {}
+  RunTokens(double v, double low, double high) : value(v), low(low), high(high), isGiven(false) {}
   operator double() const { return value; }
-  bool isGiven() const { return low == high; }
 };
 
 /// Factors on the seconds of a forecast step between which a run falls with 90% confidence (certainty.h). `high` is
@@ -150,6 +151,13 @@ private:
   int64_t perNode(const Strategy &s) const;
   double flopsOf(const Strategy &s) const;  // peak of all ranks, FLOP/s
 };
+
+/// Why a strategy cannot be, and what would.
+struct Refusal {
+  std::string problem, remedy;
+};
+/// Of so many ranks on several nodes of a cluster whose network is not known.
+std::optional<Refusal> refusalOfNetwork(const ClusterConfig &c, int64_t ranks);
 
 /// One group of ranks along an axis of the mesh.
 struct Link {

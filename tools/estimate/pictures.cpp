@@ -63,12 +63,13 @@ struct DaysSpan {
   }
 };
 
-/// An interval as a line with caps, along x or along y.
-void whisker(SvgDrawing &d, double x0, double y0, double x1, double y1, const char *colour) {
+/// An interval as a line with caps, along x or along y. Without an end it has no cap there.
+void whisker(SvgDrawing &d, double x0, double y0, double x1, double y1, const char *colour, bool hasEnd = true) {
   d.line(x0, y0, x1, y1, colour);
   const double cx = y0 == y1 ? 0 : 3, cy = y0 == y1 ? 3 : 0;
   d.line(x0 - cx, y0 - cy, x0 + cx, y0 + cy, colour);
-  d.line(x1 - cx, y1 - cy, x1 + cx, y1 + cy, colour);
+  if (hasEnd)
+    d.line(x1 - cx, y1 - cy, x1 + cx, y1 + cy, colour);
 }
 
 /// One number of GPUs: a bar for each strategy, and a circle for each row of the log with as many.
@@ -95,7 +96,7 @@ std::string barsOfDays(const std::vector<const Estimate *> &bars, const RunToken
     const double days = e->days(tokens);
     const DaysSpan span(*e, tokens);
     d.box(left, y, std::max(1.0, x(days) - left), each - 10, e->fits() ? colours[i % std::size(colours)] : "#cccccc");
-    whisker(d, x(span.low), y + (each - 10) / 2, x(span.high), y + (each - 10) / 2, "#000000");
+    whisker(d, x(span.low), y + (each - 10) / 2, x(span.high), y + (each - 10) / 2, "#000000", span.hasEnd);
     d.text(left - 10, y + 14, e->strategy.name(), "end");
     const std::string high = span.hasEnd ? fmt::format("to {:.3g}", perDay * span.high) : "or more";
     d.text(x(span.high) + 8, y + 14,
@@ -188,7 +189,7 @@ private:
         if (before)
           d.line(x(double(before->strategy.gpus)), y(before->days(tokens)), px, y(days), colour, 1.5, dash);
         const DaysSpan span(*e, tokens);
-        whisker(d, px, y(span.low), px, y(span.high), colour);
+        whisker(d, px, y(span.low), px, y(span.high), colour, span.hasEnd);
         if (e->fits())
           d.dot(px, y(days), colour, true, radius);
         else

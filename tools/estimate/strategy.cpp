@@ -133,6 +133,14 @@ const Workload &Forecaster::workload(int64_t microBatch) {
   return it->second;
 }
 
+std::optional<Refusal> refusalOfNetwork(const ClusterConfig &c, int64_t ranks) {
+  if (ranks <= c.node.devices || c.network.effective > 0)
+    return std::nullopt;
+  return Refusal{
+      fmt::format("{} GPUs take several nodes of {}, and nothing is known of the network", ranks, c.node.devices),
+      "write network.nominal or network.effective into the cluster file"};
+}
+
 Link linkOf(const ClusterConfig &c, int64_t ranks, int64_t stride) {
   Link l;
   l.ranks = ranks;
