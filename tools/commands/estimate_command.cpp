@@ -225,7 +225,7 @@ void runEstimate(const EstimateOptions &o) {
           "\n`--search` also tries micro-batches, accumulation, tensor parallelism, checkpointing and offload\n");
     const Estimate best = shownBest(all);
     for (const auto &notes :
-         {notesOf(all, best, tokens, cluster), leftOutNotesOf(*config, best, cluster), notesOf(loss, all, best),
+         {notesOf(all, best, tokens, cluster), leftOutNotesOf(*config, best), notesOf(loss, all, best),
           memoryNotesOf(all, cluster), networkAdvice(all, cluster, tokens)})
       for (const std::string &note : notes)
         fmt::print("\n{}\n", note);
