@@ -459,6 +459,7 @@ TEST(ModelBuilder, StatesOfModelsOfOtherPrograms) {
 TEST(ModelBuilder, ClassifiersSeeTypesOfTokens) {
   Config c = variant("types");
   c.model.causal = false;
+  c.model.normPosition = NormPosition::post;
   c.model.blockSize = 20;
   const auto m = buildModel(c, {.embed = true, .labels = 3}), embeds = buildModel(c, {.embed = true});
   EXPECT_EQ(verify(*m), std::vector<std::string>{});
