@@ -722,6 +722,17 @@ static int64_t numberOf(llvm::StringRef text) {
   return text.getAsInteger(10, n) ? 0 : n;
 }
 
+/// Windows of block_size and more hide nothing, and config.json does not tell them apart. Such a one may still say
+/// which layers rotate otherwise.
+static void settleWindow(std::map<std::string, std::string> &keys) {
+  const auto window = keys.find("window"), block = keys.find("block_size");
+  if (window == keys.end() || block == keys.end() || numberOf(window->second) < numberOf(block->second))
+    return;
+  window->second = block->second;
+  if (!keys.count("window_rope_theta"))
+    keys.erase("layers_without_window"), keys.erase(window);
+}
+
 /// The parameters that keep their values, as they may with `begins`.
 static std::vector<const State *> load(Executor &executor, const std::string &path, ModelIdentity model, bool begins) {
   if (isGguf(path)) {
@@ -755,6 +766,8 @@ static std::vector<const State *> load(Executor &executor, const std::string &pa
     if (const auto [here, longer] = std::pair(model.keys.find("block_size"), there.keys.find("block_size"));
         here != model.keys.end() && longer != there.keys.end() && numberOf(longer->second) > numberOf(here->second))
       longer->second = here->second;
+    settleWindow(there.keys);
+    settleWindow(model.keys);
     std::string remedy;
     if (std::string d = differenceOf(there, model, remedy); !d.empty())
       throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of another model: {}", path, d),

@@ -111,7 +111,8 @@ TEST_F(Explain, TracesOfAForecastAndOfARunHaveTheSameKernels) {
     };
     auto read = [](const std::string &file, bool measured) {
       Read of;
-      for (const json &e : gptc::parseJson<json>(readFile(file))["traceEvents"]) {
+      const json trace = gptc::parseJson<json>(readFile(file));
+      for (const json &e : trace.at("traceEvents")) {
         of.processes.insert(int(e["pid"]));
         if (e["ph"] == "M")
           continue;
