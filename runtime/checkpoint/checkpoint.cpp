@@ -722,13 +722,13 @@ static int64_t numberOf(llvm::StringRef text) {
   return text.getAsInteger(10, n) ? 0 : n;
 }
 
-/// Windows of block_size and more hide nothing, and config.json does not tell them apart. Such a one may still say
-/// which layers rotate otherwise.
-static void settleWindow(std::map<std::string, std::string> &keys) {
-  const auto window = keys.find("window"), block = keys.find("block_size");
-  if (window == keys.end() || block == keys.end() || numberOf(window->second) < numberOf(block->second))
+/// Windows of `context` tokens and more hide nothing, and config.json does not tell them apart. Such a one may still
+/// say which layers rotate otherwise.
+static void settleWindow(std::map<std::string, std::string> &keys, int64_t context) {
+  const auto window = keys.find("window");
+  if (window == keys.end() || numberOf(window->second) < context)
     return;
-  window->second = block->second;
+  window->second = std::to_string(context);
   if (!keys.count("window_rope_theta"))
     keys.erase("layers_without_window"), keys.erase(window);
 }
@@ -766,8 +766,8 @@ static std::vector<const State *> load(Executor &executor, const std::string &pa
     if (const auto [here, longer] = std::pair(model.keys.find("block_size"), there.keys.find("block_size"));
         here != model.keys.end() && longer != there.keys.end() && numberOf(longer->second) > numberOf(here->second))
       longer->second = here->second;
-    settleWindow(there.keys);
-    settleWindow(model.keys);
+    for (ModelIdentity *m : {&there, &model})
+      settleWindow(m->keys, fact<&ModelFacts::blockSize>(executor.planned()));
     std::string remedy;
     if (std::string d = differenceOf(there, model, remedy); !d.empty())
       throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of another model: {}", path, d),
