@@ -48,6 +48,22 @@ std::map<std::string, std::vector<Change>> changesOfModel() {
   const std::vector<std::string> bert = {
       "model.causal=false",  "model.activation=gelu",     "model.embedding_norm=true", "model.norm_position=post",
       "model.token_types=2", "model.head_transform=true", "model.head_bias=true"};
+  const std::vector<std::string> modern = {"model.causal=false",
+                                           "model.activation=geglu",
+                                           "model.embedding_norm=true",
+                                           "model.first_norm=false",
+                                           "model.token_types=0",
+                                           "model.position=rope",
+                                           "model.rope_theta=160000",
+                                           "model.head_transform=true",
+                                           "model.head_bias=true",
+                                           "model.bias=false",
+                                           "model.labels=2"};
+  auto labelled = [&](const char *labels) {
+    std::vector<std::string> all = bert;
+    all.push_back(std::string("model.labels=") + labels);
+    return all;
+  };
   auto scaled = [&](const std::string &how) {
     return std::vector<std::string>{"model.position=rope", "model.rope_factor=2", "model.rope_original_block_size=8",
                                     "model.rope_scaling=" + how};
@@ -103,7 +119,9 @@ std::map<std::string, std::vector<Change>> changesOfModel() {
           {"shared_norm", {{"true", {}, {"model.parallel_residual=true"}}}},
           {"token_types", {{"2"}}},
           {"head_transform", {{"true"}}},
-          {"labels", {{"2", {}, bert}, {"3", {}, bert}}}};
+          {"labels", {{"2", {}, bert}, {"3", {}, bert}}},
+          {"problem_type", {{"multi_label_classification", {}, labelled("2")}, {"regression", {}, labelled("1")}}},
+          {"classifier_pooling", {{"mean", {}, modern}}}};
 }
 
 TEST(ModelIdentity, HoldsEveryKeyOfModelThatChangesWhatIsComputed) {
