@@ -1,8 +1,8 @@
 // Finds this process's rank in a run, and where the other ranks meet it.
 //
 // gptrun's launcher sets GPTC_* variables; srun, torchrun and mpirun set their own. The first of these that is set
-// counts: GPTC_*, torchrun, Open MPI, Slurm, because each may run within the next. docs/distributed.md lists the
-// variables.
+// counts: GPTC_*, torchrun, Open MPI, Slurm, because each may run within the next. docs/distributed.md says where ranks
+// meet then.
 #pragma once
 
 #include <cstdint>
