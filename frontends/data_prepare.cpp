@@ -378,7 +378,7 @@ private:
 }  // namespace
 
 unsigned threadsOf(const PrepareOptions &options) {
-  return options.threads ? unsigned(options.threads) : std::max(1u, unsigned(usableCpus().size()));
+  return options.threads ? unsigned(options.threads) : usableCpuCount();
 }
 
 PrepareResult prepareData(const PrepareOptions &options) {

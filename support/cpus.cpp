@@ -11,6 +11,7 @@
 #include <optional>
 #include <sched.h>
 #include <sys/syscall.h>
+#include <thread>
 #include <unistd.h>
 
 namespace gptc {
@@ -62,6 +63,11 @@ std::vector<int> usableCpus() {
       if (CPU_ISSET(i, &set))
         cpus.push_back(i);
   return cpus;
+}
+
+unsigned usableCpuCount() {
+  const size_t usable = usableCpus().size();
+  return usable ? unsigned(usable) : std::max(1u, std::thread::hardware_concurrency());
 }
 
 std::vector<int> nodesOf(const std::vector<int> &cpus, const std::string &sysfs) {

@@ -9,6 +9,8 @@ namespace gptc {
 
 /// The numbers of the CPUs that the calling thread may use, ascending; none if the system does not say.
 std::vector<int> usableCpus();
+/// How many there are; if the system does not say, as many as the machine has, and at least 1.
+unsigned usableCpuCount();
 /// The memory node of each of `cpus`. All are on node 0 if the machine has one node or `sysfs` does not tell nodes
 /// apart, as in some containers. `sysfs`: where that file system is mounted; tests have others.
 std::vector<int> nodesOf(const std::vector<int> &cpus, const std::string &sysfs = "/sys");

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <thread>
 
 namespace gptc {
 
@@ -33,11 +32,6 @@ int64_t cacheBytes(int level) {
     return n * (size.back() == 'M' ? 1 << 20 : size.back() == 'K' ? 1 << 10 : 1);
   }
   return 0;
-}
-
-unsigned allowedCpus() {
-  const size_t usable = usableCpus().size();
-  return usable ? unsigned(usable) : std::max(1u, std::thread::hardware_concurrency());
 }
 
 /// Whether `feature` needs `missing`. Such features must be disabled explicitly, or LLVM enables them for the CPU's
@@ -115,7 +109,7 @@ Target hostTarget(unsigned threads) {
                       "give a number from 1 to 4096, or leave the variable unset");
     threads = unsigned(n);
   }
-  t.threads = threads ? threads : allowedCpus();
+  t.threads = threads ? threads : usableCpuCount();
   return t;
 }
 

@@ -1,9 +1,9 @@
 #include "runtime/launch/launcher.h"
 
-#include "runtime/launch/cores.h"
 #include "runtime/launch/remote_crew.h"
 #include "runtime/launch/stops.h"
 #include "runtime/rendezvous/rendezvous.h"
+#include "support/cpus.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 
@@ -373,7 +373,7 @@ void sayWhatStarts(const LaunchOptions &o) {
     say("note: " + starts);
   else
     writeAll(STDOUT_FILENO, starts + "\n");
-  const int cpus = int(orderedCpus().size());
+  const auto cpus = int(usableCpuCount());
   if (o.hosts.empty() && world > cpus)
     say(fmt::format("note: {} ranks share {} CPU{}", world, cpus, cpus == 1 ? "" : "s"));
 }

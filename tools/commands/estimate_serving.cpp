@@ -8,8 +8,8 @@
 #include "frontends/model_builder.h"
 #include "ir/facts.h"
 #include "runtime/device/arena.h"
-#include "runtime/launch/cores.h"
 #include "runtime/serve/sample.h"
+#include "support/cpus.h"
 #include "support/diagnostics.h"
 #include "support/json.h"
 #include "support/stderr.h"
@@ -239,7 +239,7 @@ namespace {
 
 /// Threads that take turns do not make a larger machine.
 void noteThreads(unsigned threads) {
-  const size_t cpus = orderedCpus().size();
+  const unsigned cpus = usableCpuCount();
   if (threads > cpus)
     printError(
         "note: {} threads share the {} CPU{} that this process may use, so times are those of {}; a machine with "

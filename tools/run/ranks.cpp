@@ -5,6 +5,7 @@
 #include "runtime/launch/host_list.h"
 #include "runtime/launch/pulse.h"
 #include "runtime/launch/same_run.h"
+#include "support/cpus.h"
 #include "support/diagnostics.h"
 #include "tools/commands/main_guard.h"
 #include "tools/run/plans.h"
@@ -53,7 +54,7 @@ Ranks chooseRanks(const RunOptions &o, const World &world, int usual, const std:
   r.nodes = r.hosts.empty() ? std::max(1, o.nodes) : int(r.hosts.size());
   const bool silent = r.hosts.empty() && !o.nodes && !o.ranksPerNode;
   r.perNode = o.ranksPerNode ? o.ranksPerNode : silent ? usual : each(r.nodes);
-  const int cpus = int(orderedCpus().size()), most = std::max(64, 16 * cpus);
+  const int cpus = int(usableCpuCount()), most = std::max(64, 16 * cpus);
   if (r.hosts.empty() && r.size() > most)
     throw UserError(ErrorCode::Usage,
                     fmt::format("{} ranks on this machine, which has {} CPU{}: at most {} are started", r.size(), cpus,
