@@ -38,6 +38,7 @@
 #include "passes/pass.h"
 
 #include "ir/facts.h"
+#include "ir/folds.h"
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
 
@@ -307,19 +308,18 @@ private:
   }
 
   State *levelState(int level, const std::string &name, const Type &type) {
-    std::string full = fmt::format("fold{}.{}", level, name);
+    std::string full = nameOfFold(level) + "." + name;
     if (State *s = m.state(full))
       return s;
     return addState(m, full, type, StateKind::grad);
   }
 
   void buildFold(int level, const std::vector<std::string> &names) {
-    fromAccumulators(*m.addFunction(fmt::format("fold{}", level)), level, names,
-                     [&](Builder &b, llvm::ArrayRef<Value *> results) {
-                       for (size_t i = 0; i < results.size(); ++i)
-                         b.write(*levelState(level, names[i], results[i]->type), results[i]);
-                       b.ret({});
-                     });
+    fromAccumulators(*m.addFunction(nameOfFold(level)), level, names, [&](Builder &b, llvm::ArrayRef<Value *> results) {
+      for (size_t i = 0; i < results.size(); ++i)
+        b.write(*levelState(level, names[i], results[i]->type), results[i]);
+      b.ret({});
+    });
   }
 
   void buildUpdate(int levels, const std::vector<std::string> &names) {

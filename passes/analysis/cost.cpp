@@ -1,6 +1,7 @@
 #include "passes/analysis/cost.h"
 
 #include "ir/facts.h"
+#include "ir/folds.h"
 #include "ir/gpu_sheets.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
@@ -9,7 +10,6 @@
 #include "llvm/ADT/SmallPtrSet.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace gptc {
 
@@ -217,14 +217,12 @@ KernelCost costOf(const Function &f, const MachineRates &rates) {
 
 double callsPerStep(const Module &m, llvm::StringRef function) {
   if (llvm::StringRef level = function; level.consume_front("fold")) {
-    // After each logical shard k but the last the runtime calls @foldN, where N is the number of ones at the end of k
-    // in binary.
     int n = 0;
     if (level.getAsInteger(10, n))
       return 0;
     double calls = 0;
-    for (uint64_t k = 0; k + 1 < uint64_t(fact<&ParallelFacts::shards>(m)); ++k)
-      calls += std::countr_one(k) == n;
+    for (int64_t shard = 0; shard + 1 < fact<&ParallelFacts::shards>(m); ++shard)
+      calls += levelAfterShard(shard) == n;
     return calls;
   }
   if (function == "accumulate")

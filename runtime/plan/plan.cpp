@@ -2,6 +2,7 @@
 
 #include "codegen/codegen.h"
 #include "ir/choose_token.h"
+#include "ir/folds.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "ir/plan_check.h"
@@ -300,7 +301,7 @@ static std::string signatureProblem(const Module &m, int64_t shards, int64_t acc
     }
   std::vector<std::string> folds;
   for (int64_t level = 1; level < shards; level *= 2)
-    folds.push_back(fmt::format("fold{}", folds.size()));
+    folds.push_back(nameOfFold(int(folds.size())));
   for (const std::string &name : folds)
     signatures.push_back({name.c_str(), true, {scalar}, {}});
   for (const Signature &s : signatures) {

@@ -1,13 +1,13 @@
 #include "runtime/train/train_step.h"
 
 #include "ir/facts.h"
+#include "ir/folds.h"
 #include "ir/mesh.h"
 #include "runtime/data/data.h"
 #include "runtime/data/labelled_data.h"
 #include "support/diagnostics.h"
 #include "support/json.h"
 
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -49,8 +49,7 @@ std::unique_ptr<TrainingData> open(const Plan &plan, const std::string &pattern,
 
 TrainStep::TrainStep(Session &session, const TrainingData &data)
     : s(session), m(*s.plan.planned), data(data), seed(s.plan.run.seed), accumulate(fact<&BatchFacts::accumulate>(m)),
-      shards(fact<&ParallelFacts::shards>(m)), perBatch(accumulate > 1 ? "accumulate" : "train_step"),
-      batch(*m.function(perBatch)) {}
+      perBatch(accumulate > 1 ? "accumulate" : "train_step"), batch(*m.function(perBatch)) {}
 
 std::unique_ptr<TrainingData> TrainStep::dataOf(const Plan &plan) {
   return open(plan, plan.run.trainData, "data.train", fact<&ModelFacts::blockSize>(*plan.planned) + 1);
@@ -94,11 +93,11 @@ StepResult TrainStep::run(int64_t done, bool more) {
   const int64_t begin = done * global(), own = s.executor.index("data") * accumulate * B;
   const float targets = float(data.targets(seed, begin, global()));
   for (int64_t k = 0; k < accumulate; ++k) {
-    const int64_t sequence = own + k * B, perShard = accumulate / shards;
+    const int64_t sequence = own + k * B;
     load(begin + sequence);
     s.executor.run(perBatch, batch.args({&sequence, &targets}));
-    if (shards > 1 && (k + 1) % perShard == 0 && k + 1 < accumulate)  // the "fold" functions of autodiff
-      s.executor.run(fmt::format("fold{}", std::countr_one(uint64_t(k / perShard))), {&targets});
+    if (const auto level = foldAfter(m, k))
+      s.executor.run(nameOfFold(*level), {&targets});
   }
   if (accumulate > 1)
     s.executor.run(last, {&targets});

@@ -48,7 +48,7 @@ private:
   const Module &m;
   const TrainingData &data;
   const uint64_t seed;
-  const int64_t accumulate, shards;
+  const int64_t accumulate;
   const char *const perBatch;  // the function that takes a micro-batch
   SequenceBatch batch;
   int64_t loaded = -1;  // number of its first sequence

@@ -1,9 +1,9 @@
 #include "tools/study/step_trace.h"
 
 #include "ir/facts.h"
+#include "ir/folds.h"
 #include "tools/estimate/expected.h"
 
-#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -13,15 +13,14 @@ namespace {
 
 /// The functions of a step in the order of runtime/train/train_step.cpp.
 std::vector<const Function *> callsOfStep(const Module &m) {
-  const int64_t accumulate = fact<&BatchFacts::accumulate>(m), shards = fact<&ParallelFacts::shards>(m);
+  const int64_t accumulate = fact<&BatchFacts::accumulate>(m);
   if (accumulate <= 1)
     return {m.function("train_step")};
   std::vector<const Function *> calls;
-  const int64_t perShard = accumulate / shards;
   for (int64_t k = 0; k < accumulate; ++k) {
     calls.push_back(m.function("accumulate"));
-    if (shards > 1 && (k + 1) % perShard == 0 && k + 1 < accumulate)
-      calls.push_back(m.function(fmt::format("fold{}", std::countr_one(uint64_t(k / perShard)))));
+    if (const auto level = foldAfter(m, k))
+      calls.push_back(m.function(nameOfFold(*level)));
   }
   calls.push_back(m.function("update"));
   return calls;
