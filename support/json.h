@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <string_view>
 
 extern template class nlohmann::basic_json<>;
@@ -29,6 +30,11 @@ template <class Json> const Json &part(const Json &of, const char *name) {
   static const Json absent;
   const auto it = of.find(name);  // end() if `of` is no object
   return it == of.end() ? absent : *it;
+}
+
+/// A number, or null for infinities and NaN, which JSON does not have.
+template <class Json = nlohmann::json> Json finiteOrNull(double number) {
+  return std::isfinite(number) ? Json(number) : Json();
 }
 
 }  // namespace gptc

@@ -52,8 +52,7 @@ CertifiedOrigin originOf(const json &j) {
 
 /// Without what `before` repeats of the step before.
 json jsonOf(const CertifiedStep &s, const StateDigests &last) {
-  auto number = [](float v) { return std::isfinite(v) ? json(v) : json(); };
-  json j = {{"step", s.step}, {"loss", number(s.loss)}, {"grad_norm", number(s.gradNorm)}};
+  json j = {{"step", s.step}, {"loss", finiteOrNull<json>(s.loss)}, {"grad_norm", finiteOrNull<json>(s.gradNorm)}};
   if (s.before != last)
     j["before"] = s.before;
   j["after"] = s.after;

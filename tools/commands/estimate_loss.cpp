@@ -113,8 +113,6 @@ std::vector<std::string> notesOf(const LossForecast &loss, const std::vector<Est
 }
 
 json jsonOf(const LossForecast &loss, const Estimate &e) {
-  // JSON has no infinity.
-  auto number = [](double v) { return std::isfinite(v) ? json(v) : json(); };
   json j = json::object();
   if (loss.goal > 0)
     j["goal"] = loss.goal;
@@ -126,7 +124,7 @@ json jsonOf(const LossForecast &loss, const Estimate &e) {
                      {"formula", loss.curve->formula()},
                      {"last_tokens", loss.curve->last()}};
   if (!loss.tokens.isGiven)
-    j["by_curve"]["tokens_interval"] = {number(loss.tokens.low), number(loss.tokens.high)};
+    j["by_curve"]["tokens_interval"] = {finiteOrNull<json>(loss.tokens.low), finiteOrNull<json>(loss.tokens.high)};
   if (loss.critical) {
     j["critical_batch_tokens"] = *loss.critical;
     j["beyond_critical_batch"] = loss.isBeyond(e);

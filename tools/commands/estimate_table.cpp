@@ -16,13 +16,6 @@ namespace gptc {
 
 using json = nlohmann::ordered_json;
 
-namespace {
-
-/// JSON has no infinity.
-json finiteOrNull(double v) { return std::isfinite(v) ? json(v) : json(); }
-
-}  // namespace
-
 json jsonOf(const Estimate &e, const RunTokens &tokens, const ClusterConfig &c) {
   const Strategy &s = e.strategy;
   json j = {{"gpus", s.gpus}, {"strategy", s.name()}};
@@ -52,9 +45,9 @@ json jsonOf(const Estimate &e, const RunTokens &tokens, const ClusterConfig &c) 
                    {"source", sourceOf(e.sure, c)},
                    {"s_per_step", {low * e.step, high * e.step}},
                    {"tokens_per_s", {e.tokensPerSecond / high, e.tokensPerSecond / low}},
-                   {"days", {ofDays.low * days, finiteOrNull(ofDays.high * days)}}};
+                   {"days", {ofDays.low * days, finiteOrNull<json>(ofDays.high * days)}}};
   if (c.limits.price > 0)
-    j["interval"]["cost"] = {ofDays.low * cost, finiteOrNull(ofDays.high * cost)};
+    j["interval"]["cost"] = {ofDays.low * cost, finiteOrNull<json>(ofDays.high * cost)};
   j["never_seen"] = e.neverSeen;
   j["tokens"] = tokens.value;
   j["tokens_per_step"] = e.tokensPerStep;
