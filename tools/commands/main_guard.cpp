@@ -5,6 +5,7 @@
 #include "support/environment.h"
 #include "support/out_of_memory.h"
 #include "support/stderr.h"
+#include "support/thread_stack.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -138,7 +139,7 @@ bool isShortage(const std::error_code &code) {
 /// Gives threads the usual stack size regardless of `ulimit -s`, which is meant for other programs, and the main thread
 /// as much as allowed.
 void takeStack() {
-  constexpr rlim_t usual = 8 << 20, least = 512 << 10;
+  constexpr rlim_t usual = kThreadStack, least = 512 << 10;
   rlimit r{};
   if (::getrlimit(RLIMIT_STACK, &r) != 0)
     return;

@@ -6,6 +6,7 @@
 #include "runtime/device/profile.h"
 #include "runtime/device/waves.h"
 #include "support/diagnostics.h"
+#include "support/thread_stack.h"
 #include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -22,8 +23,7 @@ using json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr size_t kRows = 8;                // of a table
-constexpr int64_t kThreadStack = 8 << 20;  // that a thread has (tools/commands/main_guard.cpp)
+constexpr size_t kRows = 8;  // of a table
 
 /// Bytes of all stack buffers in a statement; those of statements side by side may share memory, and count all the
 /// same.
