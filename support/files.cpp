@@ -360,6 +360,12 @@ void SyncedFile::finish() {
     throwWrite(path, errno);
 }
 
+void writeSynced(const std::string &file, std::string_view content) {
+  SyncedFile out(file);
+  out.write(content.data(), content.size());
+  out.finish();
+}
+
 int openAppending(const std::string &path) {
   // O_NONBLOCK: opening a pipe without a reader would wait for one.
   int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);

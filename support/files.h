@@ -95,6 +95,9 @@ private:
   int fd = -1;
 };
 
+/// Writes a file and syncs it, not its folder. For a file that is not read before it, or its folder, has been renamed.
+void writeSynced(const std::string &file, std::string_view content);
+
 /// For logs, which grow line by line. openAppending opens a file at its end and creates it if it is missing; the caller
 /// closes the descriptor. appendAll writes all of `text`; `path` is for its error message.
 int openAppending(const std::string &path);

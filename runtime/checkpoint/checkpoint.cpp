@@ -215,13 +215,10 @@ Manifest readManifest(const std::string &dir, int64_t step) {
   return m;
 }
 
-/// Writes the manifest with its checksum, atomically and fsynced.
-void writeManifest(const std::string &path, json manifest) {
+/// The text of a manifest, with its checksum.
+std::string textOfManifest(json manifest) {
   manifest["blake3"] = manifestChecksum(manifest);
-  const std::string text = manifest.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  SyncedFile file(path);
-  file.write(text.data(), text.size());
-  file.finish();
+  return manifest.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 /// Whether a file of a checkpoint holds tensors of this kind: "model" or "optimizer".
@@ -372,19 +369,18 @@ void CheckpointStore::complete(AtomicDir &dir, const CheckpointInfo &info, const
     manifest["earlier_plans"] = info.earlierPlans;
   if (info.valLoss && std::isfinite(*info.valLoss))
     manifest["val_loss"] = *info.valLoss;
-  writeManifest(dir.file(kManifestFile), manifest);
+  writeSynced(dir.file(kManifestFile), textOfManifest(std::move(manifest)));
   dir.commit();
 }
 
 void CheckpointStore::noteValidation(int64_t step, double valLoss) const {
-  const std::string path = pathOf(step) + "/" + kManifestFile, temporary = path + ".tmp";
+  const std::string path = pathOf(step) + "/" + kManifestFile;
   json manifest = parseJsonOrDiscard<json>(readTextFile(path, kManifestLimit).text);
   if (!manifest.is_object())
     return;
   manifest.erase("blake3");
   manifest["val_loss"] = valLoss;
-  writeManifest(temporary, manifest);
-  replaceFile(temporary, path);
+  writeFileAtomically(path, textOfManifest(std::move(manifest)));
 }
 
 std::optional<int64_t> CheckpointStore::best(const std::vector<std::string> *plans) const {

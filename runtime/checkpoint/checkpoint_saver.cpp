@@ -49,9 +49,7 @@ bool appears(const std::string &path) {
 }
 
 std::string writeText(const std::string &path, const std::string &text) {
-  SyncedFile file(path);
-  file.write(text.data(), text.size());
-  file.finish();
+  writeSynced(path, text);
   return blake3(text);
 }
 

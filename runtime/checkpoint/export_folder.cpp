@@ -154,12 +154,6 @@ std::vector<std::vector<Part>> divide(const std::vector<Part> &parts, int64_t mo
   return files;
 }
 
-void writeText(const std::string &path, const std::string &text) {
-  SyncedFile file(path);
-  file.write(text.data(), text.size());
-  file.finish();
-}
-
 }  // namespace
 
 const std::string &describedConfig(const CheckpointStore::Published &from) {
@@ -210,9 +204,9 @@ Exported exportFolder(const CheckpointStore::Published &from, const std::string 
     writer.finish();
   }
   if (files.size() > 1)
-    writeText(out.file(kIndexFile), index.dump(2) + "\n");
+    writeSynced(out.file(kIndexFile), index.dump(2) + "\n");
   for (const auto &[name, text] : from.described)
-    writeText(out.file(name), name == "config.json" ? config : text);
+    writeSynced(out.file(name), name == "config.json" ? config : text);
   out.commit();
   return done;
 }

@@ -158,10 +158,7 @@ void Trace::write(const std::string &path) const {
                     {"tid", e.kernel ? 2 : 1},
                     {"ts", (e.begin - origin) / 1e3},
                     {"dur", (e.end - e.begin) / 1e3}});
-  std::string text = nlohmann::ordered_json{{"traceEvents", list}, {"displayTimeUnit", "ms"}}.dump() + "\n";
-  SyncedFile f(path);
-  f.write(text.data(), text.size());
-  f.finish();
+  writeSynced(path, nlohmann::ordered_json{{"traceEvents", list}, {"displayTimeUnit", "ms"}}.dump() + "\n");
 }
 
 std::string firstNonFinite(const Type &type, const void *data, bool allowMinusInf) {

@@ -475,11 +475,7 @@ void writePlan(const std::string &dir, Plan &plan, const std::string &secret) {
   manifest["blake3"] = manifestChecksum(manifest);
 
   AtomicDir out(plan.dir);
-  auto write = [&](const std::string &name, const std::string &content) {
-    SyncedFile f(out.file(name));
-    f.write(content.data(), content.size());
-    f.finish();
-  };
+  auto write = [&](const std::string &name, const std::string &content) { writeSynced(out.file(name), content); };
   write("joint.gir", joint);
   write("planned.gir", planned);
   write("schedules.json", schedules);

@@ -119,12 +119,8 @@ void copyPlan(const Plan &plan, const std::string &to) {
     auto copyFiles = [&](const std::string &from, const std::string &into) {
       makeDirs(into);
       for (const auto &entry : fs::directory_iterator(from, e))
-        if (entry.is_regular_file(e)) {
-          const std::string name = entry.path().filename(), text = readInput(entry.path(), "the plan's file");
-          SyncedFile file(into + "/" + name);
-          file.write(text.data(), text.size());
-          file.finish();
-        }
+        if (entry.is_regular_file(e))
+          writeSynced(into + "/" + entry.path().filename().string(), readInput(entry.path(), "the plan's file"));
     };
     copyFiles(plan.dir, dir.path());
     if (fs::is_directory(plan.dir + "/hf", e))

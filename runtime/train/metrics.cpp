@@ -33,13 +33,8 @@ MetricsLog::MetricsLog(const std::string &outDir, int64_t step) : path(outDir + 
       evaluated = j["step"];
     kept.append(rest.data(), end + 1);
   }
-  if (old.ok && kept != old.text) {
-    const std::string temporary = path + ".tmp";
-    SyncedFile f(temporary);
-    f.write(kept.data(), kept.size());
-    f.finish();
-    replaceFile(temporary, path);
-  }
+  if (old.ok && kept != old.text)
+    writeFileAtomically(path, kept);
   fd = openAppending(path);
 }
 

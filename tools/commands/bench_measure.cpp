@@ -44,9 +44,7 @@ struct Request {
   void write(const std::string &text) const {
     if (jsonFile.empty())
       return fmt::print("{}", text);
-    SyncedFile out(jsonFile);
-    out.write(text.data(), text.size());
-    out.finish();
+    writeSynced(jsonFile, text);
   }
 };
 

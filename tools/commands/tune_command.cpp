@@ -195,10 +195,7 @@ void addTuneCommand(Command &app) {
     });
     line.clear();
     if (!o->svg.empty()) {
-      SyncedFile out(o->svg);
-      const std::string svg = rooflineSvg(r);
-      out.write(svg.data(), svg.size());
-      out.finish();
+      writeSynced(o->svg, rooflineSvg(r));
       picture.used = true;
     }
     if (o->json)
