@@ -4,6 +4,7 @@
 #include "frontends/hf/write.h"
 #include "frontends/label_names.h"
 #include "frontends/own_config.h"
+#include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/json.h"
 #include "support/json_problem.h"
@@ -112,16 +113,17 @@ void settleBiases(ModelConfig &m) {
       own->reset();
 }
 
-/// Makes it the description of a classifier of texts, of which transformers has one for each encoder.
-void writeLabels(const std::vector<std::string> &labels, const ModelConfig &model, nlohmann::ordered_json &config) {
+/// Makes it the description of the family's classifier of texts.
+void writeLabels(const hf::Family &family, const std::vector<std::string> &labels, const ModelConfig &model,
+                 nlohmann::ordered_json &config) {
+  GPTC_CHECK(family.classifier, "a classifier of the family {}", family.name);
   nlohmann::ordered_json byNumber = nlohmann::ordered_json::object(), byName = byNumber;
   for (size_t i = 0; i < labels.size(); ++i) {
     byNumber[std::to_string(i)] = labels[i];
     byName[labels[i]] = i;
   }
-  config["architectures"] = {model.hasPooler() ? "BertForSequenceClassification"
-                                               : "ModernBertForSequenceClassification"};
-  if (!model.hasPooler())
+  config["architectures"] = {family.classifier};
+  if (family.choosesVector)
     config["classifier_pooling"] = nameOf(model.classifierPooling);
   config["id2label"] = std::move(byNumber);
   config["label2id"] = std::move(byName);
@@ -139,7 +141,7 @@ HfDescription describeForHf(const ModelConfig &model, const std::string &dtype, 
     if (differing.empty()) {
       nlohmann::ordered_json config = hf::write(f, values, model.dropout);
       if (model.labels)
-        writeLabels(labels.empty() ? numberedLabels(size_t(model.labels)) : labels, model, config);
+        writeLabels(f, labels.empty() ? numberedLabels(size_t(model.labels)) : labels, model, config);
       writeTokens(tokens, config);
       // transformers 4 reads the first, transformers 5 the second.
       config["torch_dtype"] = dtype;

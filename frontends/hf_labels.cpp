@@ -1,11 +1,12 @@
 #include "frontends/hf_labels.h"
 
+#include "frontends/hf/family.h"
+#include "frontends/label_names.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/json.h"
 #include "support/json_problem.h"
 
-#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
 
 #include <filesystem>
@@ -18,8 +19,16 @@ namespace {
 
 using json = nlohmann::json;
 
-constexpr size_t mostBytes = size_t(16) << 20, mostLabels = 1 << 16;
+constexpr size_t mostBytes = size_t(16) << 20;
 constexpr const char *copyAgain = "copy it again from where the weights are from";
+
+/// The one class that a config.json names; "" if it names none or several.
+std::string classIn(const json &config) {
+  const json &names = part(config, "architectures");
+  return names.is_array() && names.size() == 1 && names[0].is_string() ? names[0].get<std::string>() : "";
+}
+
+bool isClassifier(llvm::StringRef name) { return name.ends_with("ForSequenceClassification"); }
 
 class Labels {
 public:
@@ -27,15 +36,14 @@ public:
       : folder(dir), file((folder / "config.json").string()), config(contentOf(file)) {}
 
   HfLabels read() const {
-    const bool modern = isModern();
-    HfLabels labels = {.names = names(), .pooling = modern ? pooling() : ClassifierPooling::cls};
+    const bool chooses = family().choosesVector;
+    HfLabels labels = {.names = names(), .pooling = chooses ? pooling() : ClassifierPooling::cls};
     if (const json *inverse = find("label2id"))
       requireInverse(*inverse, labels.names);
     labels.problem = problemOf(labels.names.size());
+    labels.scores = trainedScores(labels.problem);
     if (labels.problem == ProblemType::regression)
-      labels.scores = activation();
-    else if (labels.problem == ProblemType::multi_label_classification)
-      labels.scores = LabelScores::sigmoid;
+      labels.scores = activation(labels.scores);
     return labels;
   }
 
@@ -67,25 +75,28 @@ private:
     return it == config.end() || it->is_null() ? nullptr : &*it;
   }
 
-  /// Whether the classifier is ModernBERT's; false for BERT's.
-  bool isModern() const {
+  /// Of the classifier.
+  const hf::Family &family() const {
     const json *names = find("architectures");
-    const bool isOne = names && names->is_array() && names->size() == 1 && (*names)[0].is_string();
-    const std::string name = isOne ? (*names)[0].get<std::string>() : "";
-    if (!llvm::StringRef(name).ends_with("ForSequenceClassification"))
+    const std::string name = classIn(config);
+    if (!isClassifier(name))
       throw UserError(
           ErrorCode::Contradiction,
           fmt::format("{}: no classifier of texts, architectures is {}", file, names ? names->dump() : "missing"),
           "take a model for sequence classification; `gptrun embed` makes vectors of texts by this one");
-    const std::pair<const char *, const char *> known[] = {{"BertForSequenceClassification", "bert"},
-                                                           {"ModernBertForSequenceClassification", "modernbert"}};
-    const auto *const found = llvm::find_if(known, [&](const auto &one) { return name == one.first; });
-    if (found == std::end(known))
-      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: the classifier {}", file, name),
-                      "gptc knows BertForSequenceClassification and ModernBertForSequenceClassification");
-    if (const json *type = find("model_type"); type && *type != found->second)
-      damaged(fmt::format("architectures is {}, model_type {}", names->dump(), type->dump()));
-    return found == known + 1;
+    std::vector<std::string> known;
+    for (const hf::Family &f : hf::families()) {
+      if (!f.classifier)
+        continue;
+      known.push_back(f.classifier);
+      if (name != f.classifier)
+        continue;
+      if (const json *type = find("model_type"); type && *type != f.name)
+        damaged(fmt::format("architectures is {}, model_type {}", names->dump(), type->dump()));
+      return f;
+    }
+    throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: the classifier {}", file, name),
+                    fmt::format("gptc knows {}", fmt::join(known, " and ")));
   }
 
   ProblemType problemOf(size_t labels) const {
@@ -115,17 +126,14 @@ private:
         damaged(fmt::format("num_labels is {}, id2label has {} names", count->dump(), named.size()));
       return named;
     }
-    if (count && !(count->is_number_unsigned() && *count >= 1u && *count <= mostLabels))
-      damaged(fmt::format("num_labels is {}, and no number from 1 to {}", count->dump(), mostLabels));
-    std::vector<std::string> usual;
-    for (size_t id = 0, n = count ? count->get<size_t>() : 2; id < n; ++id)
-      usual.push_back(fmt::format("LABEL_{}", id));
-    return usual;
+    if (count && !(count->is_number_unsigned() && *count >= 1u && *count <= kMostLabels))
+      damaged(fmt::format("num_labels is {}, and no number from 1 to {}", count->dump(), kMostLabels));
+    return numberedLabels(count ? count->get<size_t>() : 2);
   }
 
   std::vector<std::string> inOrder(const json &given) const {
-    if (!given.is_object() || given.empty() || given.size() > mostLabels)
-      damaged(fmt::format("id2label is no object of 1 to {} names", mostLabels));
+    if (!given.is_object() || given.empty() || given.size() > kMostLabels)
+      damaged(fmt::format("id2label is no object of 1 to {} names", kMostLabels));
     std::vector<std::string> names(given.size());
     std::map<std::string, size_t> seen;
     for (const auto &[key, value] : given.items()) {
@@ -152,8 +160,8 @@ private:
       damaged("label2id is not the reverse of id2label");
   }
 
-  /// The function that a CrossEncoder has behind its logits, by where its versions say so.
-  LabelScores activation() const {
+  /// The function that a CrossEncoder has behind its logits, by where its versions say so; `usual` if none does.
+  LabelScores activation(LabelScores usual) const {
     std::optional<LabelScores> found;
     std::string where;
     const auto take = [&](const std::string &in, const char *key, const json &said) {
@@ -171,7 +179,7 @@ private:
     const std::string beside = (folder / "config_sentence_transformers.json").string();
     if (std::error_code e; std::filesystem::exists(beside, e))
       take(beside, "activation_fn", part(contentOf(beside), "activation_fn"));
-    return found.value_or(LabelScores::identity);
+    return found.value_or(usual);
   }
 
   static LabelScores scoresBy(const std::string &key, const json &said) {
@@ -189,6 +197,23 @@ private:
 };
 
 }  // namespace
+
+bool describesClassifier(const std::string &dir) {
+  const FileText text = readTextFile((std::filesystem::path(dir) / "config.json").string(), kConfigLimit);
+  return isClassifier(classIn(parseJsonOrDiscard<json>(text.text)));
+}
+
+LabelScores trainedScores(ProblemType problem) {
+  switch (problem) {
+  case ProblemType::single_label_classification:
+    return LabelScores::softmax;
+  case ProblemType::multi_label_classification:
+    return LabelScores::sigmoid;
+  case ProblemType::regression:
+    return LabelScores::identity;
+  }
+  GPTC_UNREACHABLE("problem {}", int(problem));
+}
 
 HfLabels readHfLabels(const std::string &dir) { return Labels(dir).read(); }
 

@@ -16,6 +16,9 @@ enum class LabelScores {
   identity,  // the logits are the scores
 };
 
+/// Those that training makes, by what is learned of labels.
+LabelScores trainedScores(ProblemType problem);
+
 struct HfLabels {
   std::vector<std::string> names;  // by their numbers
   LabelScores scores = LabelScores::softmax;
@@ -23,6 +26,9 @@ struct HfLabels {
   ProblemType problem = ProblemType::single_label_classification;
   ClassifierPooling pooling = ClassifierPooling::cls;
 };
+
+/// Whether config.json in the folder describes a classifier of texts, of whatever family.
+bool describesClassifier(const std::string &dir);
 
 /// Names are those of id2label, or where it is missing LABEL_0, LABEL_1, ... as transformers has it, as many as
 /// num_labels says or two. problem_type decides on the scores; where it is missing, one label means a regression. The

@@ -21,28 +21,6 @@ constexpr size_t kMostBytes = size_t(16) << 20;
 constexpr const char *kForm = "a list of names as [\"bad\", \"good\"]; `gptc data prepare --labels` writes one";
 constexpr const char *kProblem = "problem_type", *kNames = "names";  // members of the other form
 
-/// Whether config.json in the folder describes a classifier of texts.
-bool describesClassifier(const std::string &folder) {
-  const FileText text = readTextFile((fs::path(folder) / "config.json").string(), kConfigLimit);
-  const json config = parseJsonOrDiscard<json>(text.text);
-  const json &names = part(config, "architectures");
-  return names.is_array() && names.size() == 1 && names[0].is_string() &&
-         llvm::StringRef(names[0].get_ref<const std::string &>()).ends_with("ForSequenceClassification");
-}
-
-/// The scores that training makes of logits.
-LabelScores trainedScores(ProblemType problem) {
-  switch (problem) {
-  case ProblemType::single_label_classification:
-    return LabelScores::softmax;
-  case ProblemType::multi_label_classification:
-    return LabelScores::sigmoid;
-  case ProblemType::regression:
-    return LabelScores::identity;
-  }
-  GPTC_UNREACHABLE("problem {}", int(problem));
-}
-
 /// Of a head whose logits go through a function that the loss would have to know.
 Diagnostic notTrainable(const std::string &file) {
   return {ErrorCode::NotBuiltYet,

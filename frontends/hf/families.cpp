@@ -415,6 +415,7 @@ Family gemma2() {
 Family bert() {
   return {.name = "bert",
           .architecture = "BertForMaskedLM",
+          .classifier = "BertForSequenceClassification",
           .rows = {sizes("vocab_size", "vocab_size", 30522),
                    sizes("hidden_size", "n_embd", 768),
                    sizes("num_hidden_layers", "n_layer", 12),
@@ -464,6 +465,8 @@ Family bert() {
 Family modernbert() {
   return {.name = "modernbert",
           .architecture = "ModernBertForMaskedLM",
+          .classifier = "ModernBertForSequenceClassification",
+          .choosesVector = true,
           .rows = {sizes("vocab_size", "vocab_size", 50368),
                    sizes("hidden_size", "n_embd", 768),
                    sizes("num_hidden_layers", "n_layer", 22),

@@ -92,11 +92,13 @@ struct Tensors {
 };
 
 struct Family {
-  const char *name;          // model_type
-  const char *architecture;  // its class in transformers
-  std::vector<Row> rows;     // in the order in which derived ones can be computed
-  std::vector<Fact> facts;   // keys of [model] that neither these nor rows mention are plain (addPlainValues)
-  const char *positions;     // the key for the number of positions; "": none
+  const char *name;                  // model_type
+  const char *architecture;          // its class in transformers
+  const char *classifier = nullptr;  // its class with a classifier of texts; null: that is not built
+  bool choosesVector = false;  // classifier_pooling says which vector of a text that reads; else the first token's
+  std::vector<Row> rows;       // in the order in which derived ones can be computed
+  std::vector<Fact> facts;     // keys of [model] that neither these nor rows mention are plain (addPlainValues)
+  const char *positions;       // the key for the number of positions; "": none
   int64_t defaultPositions;
   bool tableOfPositions = false;  // positions are a table of that many rows, of which a model may use the first ones
   std::optional<Rotations> rotations = {};
