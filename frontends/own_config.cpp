@@ -1,5 +1,7 @@
 #include "frontends/own_config.h"
 
+#include "ir/settings/model_keys.h"
+
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
 
@@ -34,9 +36,7 @@ json modelValues(const ModelConfig &model) {
   s.model = model;
   json values;
   for (const Setting &key : keysOf(s))
-    if (key.section() == "model" && key.leaf() != "preset" && key.leaf() != "init_from" && key.leaf() != "dropout" &&
-        key.leaf() != "labels" && key.leaf() != "problem_type" &&
-        key.leaf() != "classifier_pooling")  // which only a family's model has
+    if (saysWhatIsComputed(key))  // only a family's model has labels
       values[key.leaf()] = valueOf(key.member);
   return values;
 }

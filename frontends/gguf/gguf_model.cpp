@@ -5,6 +5,7 @@
 //    keys that it has, differs from the model in nothing.
 #include "frontends/gguf/gguf_model.h"
 
+#include "ir/settings/model_keys.h"
 #include "support/diagnostics.h"
 #include "support/words.h"
 
@@ -179,8 +180,7 @@ KeyTexts keysOfModel(const ModelConfig &m) {
   s.model = resolved(m);
   KeyTexts texts;
   for (const Setting &row : keysOf(s))
-    if (row.section() == "model" && row.leaf() != "preset" && row.leaf() != "dropout" && row.leaf() != "init_from" &&
-        row.leaf() != "labels")
+    if (saysWhatIsComputed(row))
       texts.emplace_back(row.leaf(), textOf(row.member));
   return texts;
 }

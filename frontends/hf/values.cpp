@@ -1,5 +1,6 @@
 #include "frontends/hf/values.h"
 
+#include "ir/settings/model_keys.h"
 #include "support/diagnostics.h"
 #include "support/words.h"
 
@@ -13,11 +14,7 @@ namespace gptc::hf {
 
 namespace {
 
-bool isKey(const Setting &s) {
-  const std::string name = s.leaf();
-  return s.section() == "model" && name != "preset" && name != "init_from" && name != "dropout" && name != "bias" &&
-         name != "labels" && name != "problem_type" && name != "classifier_pooling";
-}
+bool isKey(const Setting &s) { return saysWhatIsComputed(s) && s.leaf() != "bias"; }
 
 /// The value of a member; null if it is open.
 json jsonOf(const Member &member) {

@@ -19,8 +19,8 @@ using json = nlohmann::json;
 /// Key of [model], without "model." -> value: numbers, words, booleans, lists of numbers. All of modelKeys().
 using ModelValues = std::map<std::string, json, std::less<>>;
 
-/// The keys, in the order of the table of settings: all of [model] but preset, init_from, dropout, labels,
-/// problem_type and classifier_pooling, and but bias, for which qkv_bias, attention_bias, mlp_bias and norm_bias stand.
+/// The keys, in the order of the table of settings: all that say what is computed (ir/settings/model_keys.h) but bias,
+/// for which qkv_bias, attention_bias, mlp_bias and norm_bias stand.
 const std::vector<std::string> &modelKeys();
 
 /// The values of a model, settled.

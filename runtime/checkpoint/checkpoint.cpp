@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 
 #include "ir/facts.h"
+#include "ir/label_keys.h"
 #include "ir/mesh.h"
 #include "runtime/checkpoint/checkpoint_files.h"
 #include "runtime/checkpoint/checkpoint_saver.h"
@@ -751,8 +752,7 @@ static std::vector<const State *> load(Executor &executor, const std::string &pa
     // A model that begins here learns labels from here on, and one that makes vectors needs none.
     const char *const labels = FactAt<&ModelFacts::labels>::name;
     const bool learns = begins && !there.keys.count(labels), tells = begins || model.keys.count(labels);
-    for (const char *key :
-         {labels, FactAt<&ModelFacts::problemType>::name, FactAt<&ModelFacts::classifierPooling>::name}) {
+    for (const char *key : kLabelKeys) {
       if (learns)
         model.keys.erase(key);
       if (!tells)
