@@ -76,4 +76,8 @@ TextForm readHfTextForm(const std::string &dir) {
   return form;
 }
 
+TextForm textFormBeside(const std::string &tokenizer) {
+  return readHfTextForm(std::filesystem::path(tokenizer).parent_path().string());
+}
+
 }  // namespace gptc

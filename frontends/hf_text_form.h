@@ -11,5 +11,7 @@ namespace gptc {
 /// truncation_side, `hasTypes` by model_input_names, without which all tokenizers give types. A folder without these
 /// files says nothing. Throws UserError(CheckpointDamaged) for files that are no such description.
 TextForm readHfTextForm(const std::string &dir);
+/// That of the folder in which a tokenizer's file lies.
+TextForm textFormBeside(const std::string &tokenizer);
 
 }  // namespace gptc

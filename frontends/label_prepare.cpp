@@ -266,14 +266,14 @@ public:
     if (!o.labelKey.empty())
       keys.label = o.labelKey;
     requireDifferent(keys);
-    const fs::path folder = fs::path(o.tokenizer).parent_path();
-    form = readHfTextForm(folder.empty() ? "." : folder.string());
+    form = textFormBeside(o.tokenizer);
     form.parseSpecial = o.parseSpecial;
     const int64_t context = o.context ? o.context : kUsualContext;
     if (form.most && form.most < o.context)
-      result.notes.push_back(fmt::format("--context {} is more than model_max_length in {}, which is {}: texts are cut "
-                                         "to that",
-                                         o.context, (folder / "tokenizer_config.json").string(), form.most));
+      result.notes.push_back(
+          fmt::format("--context {} is more than model_max_length in {}, which is {}: texts are cut "
+                      "to that",
+                      o.context, fs::path(o.tokenizer).replace_filename("tokenizer_config.json").string(), form.most));
     form.most = form.most ? std::min(form.most, context) : context;
     if (tokenizer.vocabSize() > LabelledHeader::kMostIds)
       throw UserError(ErrorCode::NotBuiltYet,

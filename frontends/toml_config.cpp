@@ -216,19 +216,18 @@ void checkLabels(ConfigReader &r, const Config &c) {
 void noteLength(ConfigReader &r, Config &c) {
   if (!c.model.labels || c.run.tokenizer.empty() || r.complained())
     return;
-  const fs::path folder = fs::path(c.run.tokenizer).parent_path();
   int64_t most = 0;
   try {
-    most = readHfTextForm(folder.empty() ? "." : folder.string()).most;
+    most = textFormBeside(c.run.tokenizer).most;
   } catch (const UserError &e) {
     for (const Diagnostic &d : e.diagnostics)
       r.complain("data.tokenizer", d.code, d.message, d.label, d.help);
   }
   if (most && most < c.model.blockSize)
-    c.warnings.push_back(
-        fmt::format("{} has model_max_length = {}, to which texts are cut before they are learned, and "
-                    "the model's folder will have model.block_size = {}: {} would be enough",
-                    (folder / "tokenizer_config.json").string(), most, c.model.blockSize, most));
+    c.warnings.push_back(fmt::format(
+        "{} has model_max_length = {}, to which texts are cut before they are learned, and "
+        "the model's folder will have model.block_size = {}: {} would be enough",
+        fs::path(c.run.tokenizer).replace_filename("tokenizer_config.json").string(), most, c.model.blockSize, most));
 }
 
 /// Checks that imported weights are those of this model, including what their shapes do not show.
