@@ -23,6 +23,7 @@
 #include "tools/run/plans.h"
 #include "tools/run/ranks.h"
 #include "tools/run/texts.h"
+#include "tools/serve/completion_request.h"
 
 #include <csignal>
 #include <functional>
@@ -39,10 +40,8 @@ public:
       : tokenizer(Tokenizer::load(file)), stream(tokenizer), parseSpecial(parseSpecial) {}
   std::vector<int32_t> encode(const std::string &text) override {
     std::vector<int32_t> tokens;
-    const int64_t found = tokenizer.encode(text, tokens, {.parseSpecial = parseSpecial});
-    if (found)
-      printError("note: {} control token{} in the prompt: {}\n", found, found == 1 ? "" : "s",
-                 parseSpecial ? "parsed" : "encoded as text (data.parse_special or --parse-special changes it)");
+    if (const int64_t found = tokenizer.encode(text, tokens, {.parseSpecial = parseSpecial}))
+      noteControlTokens(found, parseSpecial);
     return tokens;
   }
   std::string push(int32_t token) override { return stream.push(token); }

@@ -1,6 +1,7 @@
 #include "tools/serve/completion_request.h"
 
 #include "support/diagnostics.h"
+#include "support/stderr.h"
 #include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -162,6 +163,11 @@ void setPrompt(CompletionRequest &request, const std::string &text, const Tokeni
   }
   if (request.prompt.empty())
     refuse("prompt", "is empty");
+}
+
+void noteControlTokens(int64_t count, bool parsed) {
+  printError("note: {} control token{} in the prompt: {}\n", count, count == 1 ? "" : "s",
+             parsed ? "parsed" : "encoded as text (data.parse_special or --parse-special changes it)");
 }
 
 std::optional<RequestError> promptProblem(const CompletionRequest &r, const PromptLimits &limits) {

@@ -55,6 +55,9 @@ void encodePrompt(CompletionRequest &request, const std::string &text, const Tok
 /// The same. Throws RequestError if the text has no tokens, or if the tokenizer has none for a part of it.
 void setPrompt(CompletionRequest &request, const std::string &text, const Tokenizer &tokenizer);
 
+/// Says that so many control tokens stand in the text of a prompt, and what became of them.
+void noteControlTokens(int64_t count, bool parsed);
+
 /// What a model can take.
 struct PromptLimits {
   int64_t vocabulary = 0, context = 0;

@@ -101,8 +101,7 @@ private:
   /// Says once that there are control tokens in a prompt.
   CompletionRequest noted(CompletionRequest r) {
     if (r.controlTokens && notes && !std::exchange(hasNoted, true))
-      printError("note: {} control token{} in the prompt: {}\n", r.controlTokens, r.controlTokens == 1 ? "" : "s",
-                 r.parseSpecial ? "parsed" : "encoded as text (data.parse_special or --parse-special changes it)");
+      noteControlTokens(r.controlTokens, r.parseSpecial);
     return r;
   }
   CompletionRequest made(const std::function<CompletionRequest()> &make) const {
