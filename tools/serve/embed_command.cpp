@@ -125,7 +125,7 @@ void VectorChoice::settle(const std::string &model) {
   std::error_code e;
   if (std::filesystem::is_directory(model, e))
     said = readHfPooling(model, pooling.empty());
-  else if (!model.empty())
+  else if (!model.empty() && pooling.empty())
     said.pooling = ggufPooling(GgufFile(model));
   how = *poolingOf(!pooling.empty() ? pooling : said.pooling.value_or("mean"));
   normalized = normalize || (said.normalized && !keepLength);
