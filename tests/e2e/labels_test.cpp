@@ -358,9 +358,15 @@ TEST_F(LabelsTest, FilesOfTextsAreBesideTheirLabels) {
     good(w.gptc({"compile", w.path("model.toml"), "-o", w.path("plan"), "--set", "model.block_size=8"}));
     good(w.gptrun({"eval", w.path("plan"), "--out-dir", w.path("none"), "--steps", "0"}));
   }
-  // A folder with a classifier names labels, and no data.
-  good(w.gptc({"import", two, "--labels", two, "--force", "-o", w.path("model.toml")}));
-  EXPECT_NE(readFile(w.path("model.toml")).find("\ntrain = \"data/train.bin\"\n"), std::string::npos);
+  // A folder with a classifier names labels, and no data, whatever lies beside it.
+  const std::string classifier = w.path("beside/two");
+  fs::create_directories(w.path("beside"));
+  fs::copy(two, classifier);
+  writeFile(w.path("beside/train.bin"), "");
+  good(w.gptc({"import", two, "--labels", classifier, "--force", "-o", w.path("model.toml")}));
+  const std::string written = readFile(w.path("model.toml"));
+  for (const char *name : {"train", "val"})
+    EXPECT_NE(written.find(fmt::format("\n{0} = \"data/{0}.bin\"\n", name)), std::string::npos) << written;
 }
 
 TEST_F(LabelsTest, WhatDoesNotFitIsNamed) {

@@ -8,6 +8,7 @@
 #include "tools/compiler/imported_model.h"
 
 #include <filesystem>
+#include <optional>
 
 namespace gptc {
 
@@ -38,22 +39,29 @@ std::string pathFrom(const std::string &file, const std::string &dir) {
   return shown.empty() ? "." : shown.string();
 }
 
-/// The folder of what is trained on, as it stands in the model file. `gptc data prepare` writes labels.json into it.
-fs::path dataFolder(const ImportOptions &o) {
+/// Where `gptc data prepare` has written labels.json, and texts beside it. None without labels; a folder with a
+/// classifier has no data.
+std::optional<fs::path> preparedFolder(const ImportOptions &o) {
   std::error_code e;
-  if (o.labels.empty() || fs::is_directory(o.labels, e))  // a folder with a classifier has no data
-    return "data";
+  if (o.labels.empty() || fs::is_directory(o.labels, e))
+    return std::nullopt;
   const fs::path folder = fs::path(o.labels).parent_path();
-  return pathFrom(o.out, folder.empty() ? "." : folder.string());
+  return folder.empty() ? "." : folder;
+}
+
+/// The folder of what is trained on, as it stands in the model file.
+fs::path dataFolder(const ImportOptions &o) {
+  const std::optional<fs::path> prepared = preparedFolder(o);
+  return prepared ? pathFrom(o.out, prepared->string()) : "data";
 }
 
 /// The lines of [data] for what is trained and validated on: few texts with labels may leave none for the latter.
 std::string filesLines(const ImportOptions &o) {
   const auto named = [&](const char *name) { return tomlString((dataFolder(o) / name).lexically_normal().string()); };
   const std::string train = fmt::format("train = {}\n", named("train.bin")), val = "val = " + named("val.bin");
-  const fs::path beside = fs::path(o.labels).parent_path();
+  const std::optional<fs::path> prepared = preparedFolder(o);
   std::error_code e;
-  const bool none = !o.labels.empty() && fs::exists(beside / "train.bin", e) && !fs::exists(beside / "val.bin", e);
+  const bool none = prepared && fs::exists(*prepared / "train.bin", e) && !fs::exists(*prepared / "val.bin", e);
   return train + (none ? fmt::format("{:<31} # there is none\n", "# " + val) : val + "\n");
 }
 
