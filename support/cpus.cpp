@@ -9,7 +9,6 @@
 #include <linux/mempolicy.h>
 #include <map>
 #include <optional>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <thread>
 #include <unistd.h>
@@ -68,6 +67,14 @@ std::vector<int> usableCpus() {
 unsigned usableCpuCount() {
   const size_t usable = usableCpus().size();
   return usable ? unsigned(usable) : std::max(1u, std::thread::hardware_concurrency());
+}
+
+cpu_set_t setOf(llvm::ArrayRef<int> cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int cpu : cpus)
+    CPU_SET(cpu, &set);
+  return set;
 }
 
 std::vector<int> nodesOf(const std::vector<int> &cpus, const std::string &sysfs) {

@@ -1,7 +1,10 @@
 // The CPUs that this process may use, and the memory nodes (NUMA) they belong to, as Linux describes them.
 #pragma once
 
+#include "llvm/ADT/ArrayRef.h"
+
 #include <cstdint>
+#include <sched.h>
 #include <string>
 #include <vector>
 
@@ -11,6 +14,8 @@ namespace gptc {
 std::vector<int> usableCpus();
 /// How many there are; if the system does not say, as many as the machine has, and at least 1.
 unsigned usableCpuCount();
+/// The set of these, as the system takes it. Allocates nothing.
+cpu_set_t setOf(llvm::ArrayRef<int> cpus);
 /// The memory node of each of `cpus`. All are on node 0 if the machine has one node or `sysfs` does not tell nodes
 /// apart, as in some containers. `sysfs`: where that file system is mounted; tests have others.
 std::vector<int> nodesOf(const std::vector<int> &cpus, const std::string &sysfs = "/sys");

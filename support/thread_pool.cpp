@@ -109,9 +109,7 @@ struct ThreadPool::Impl {
 
   void worker(int cpu) noexcept {
     if (cpu >= 0) {
-      cpu_set_t set;
-      CPU_ZERO(&set);
-      CPU_SET(cpu, &set);
+      const cpu_set_t set = setOf(cpu);
       sched_setaffinity(0, sizeof set, &set);  // if this fails, the thread runs unpinned
     }
     uint32_t seen = 0;

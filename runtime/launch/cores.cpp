@@ -54,10 +54,7 @@ std::string noteOfNodes(size_t nodes, int ranks) {
 }
 
 void bindTo(const std::vector<int> &cpus) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (int cpu : cpus)
-    CPU_SET(cpu, &set);
+  const cpu_set_t set = setOf(cpus);
   ::sched_setaffinity(0, sizeof set, &set);
 }
 

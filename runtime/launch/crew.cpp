@@ -2,6 +2,7 @@
 
 #include "runtime/launch/cores.h"
 #include "runtime/rendezvous/rendezvous.h"
+#include "support/cpus.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/json.h"
@@ -274,10 +275,7 @@ private:
       argv.push_back(w.data());
     argv.push_back(nullptr);
     char **envp = env.block();
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (int cpu : cpus)
-      CPU_SET(cpu, &set);
+    const cpu_set_t set = setOf(cpus);
 
     Pipe out, err, failed;
     const bool ownOut = rank == 0 && voice.direct >= 0, oneFile = rank != 0;
