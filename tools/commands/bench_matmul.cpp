@@ -19,6 +19,7 @@
 #include "tools/compiler/compile.h"
 #include "tools/planner/cache_dir.h"
 #include "tools/planner/variants.h"
+#include "tools/study/step_ops.h"
 #include "tools/study/step_runner.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -67,25 +68,23 @@ struct Product {
 std::vector<Product> productsOf(const Module &planned) {
   std::map<std::string, size_t> known;
   std::vector<Product> all;
-  for (const auto &f : planned.functions)
-    for (const Op &op : f->body) {
-      const double calls = callsPerStep(planned, f->name);
-      if (!calls || !op.is(OpKind::fused))
+  forEachOpOfStep(planned, [&](const Op &op, double calls) {
+    if (!op.is(OpKind::fused))
+      return;
+    for (const Op &member : *op.body) {
+      if (!member.is(OpKind::matmul) || member.attrs.getInt("batch"))
         continue;
-      for (const Op &member : *op.body) {
-        if (!member.is(OpKind::matmul) || member.attrs.getInt("batch"))
-          continue;
-        Product p{member.operand(0)->type, member.operand(1)->type, member.result()->type};
-        p.ta = member.attrs.getBool("ta");
-        p.tb = member.attrs.getBool("tb");
-        p.fold = member.attrs.getInt("fold");
-        auto [it, added] =
-            known.try_emplace(fmt::format("{} {} {} {}", p.form(), p.a.str(), p.b.str(), p.y.str()), all.size());
-        if (added)
-          all.push_back(p);
-        all[it->second].calls += calls;
-      }
+      Product p{member.operand(0)->type, member.operand(1)->type, member.result()->type};
+      p.ta = member.attrs.getBool("ta");
+      p.tb = member.attrs.getBool("tb");
+      p.fold = member.attrs.getInt("fold");
+      auto [it, added] =
+          known.try_emplace(fmt::format("{} {} {} {}", p.form(), p.a.str(), p.b.str(), p.y.str()), all.size());
+      if (added)
+        all.push_back(p);
+      all[it->second].calls += calls;
     }
+  });
   return all;
 }
 

@@ -15,6 +15,7 @@
 #include "passes/analysis/liveness.h"
 #include "support/diagnostics.h"
 #include "support/words.h"
+#include "tools/study/step_ops.h"
 
 #include <algorithm>
 #include <cmath>
@@ -95,13 +96,6 @@ private:
     }
   }
 
-  template <typename F> void eachStepOp(const Module &m, const F &visit) const {
-    for (const auto &f : m.functions)
-      if (const double calls = callsPerStep(m, f->name); calls > 0)
-        for (const Op &op : f->body)
-          visit(op, calls);
-  }
-
   void fusion() {
     auto pointwise = [](const Op &op) { return op.def().fusion == FusionKind::pointwise; };
     auto bias = [](const Op &op) { return op.is(OpKind::reduce_sum) || addsBias(op); };
@@ -118,7 +112,7 @@ private:
                           Kind{"fold", RecipeKind::fold, "groups of sums that share an operand", nullptr},
                           Kind{"row_fold", RecipeKind::row_fold, "rows with sums over tokens of them", nullptr}}) {
       int groups = 0;
-      eachStepOp(*plan.planned, [&](const Op &op, double) {
+      forEachOpOfStep(*plan.planned, [&](const Op &op, double) {
         if (!op.is(OpKind::fused) || kindOf(op) != k.kind)
           return;
         int members = 0;
@@ -164,21 +158,16 @@ private:
   void inPlace() {
     int placed = 0;
     Effect e;
-    for (const auto &f : plan.planned->functions) {
-      const double times = callsPerStep(*plan.planned, f->name);
-      if (times == 0)
-        continue;
-      for (const Op &op : f->body) {
-        if (!op.is(OpKind::write) || rootOf(op.operand(0))->def->loc == "copy")
-          continue;
-        // Otherwise the new content would need separate memory until a copy has moved it.
-        const double bytes = double(op.operand(0)->type.bytes());
-        ++placed;
-        e.memory = std::min(e.memory, -bytes);
-        e.traffic -= times * 2 * bytes;
-        e.ms -= times * 1e3 * (2 * bytes / (2 * bytes <= rates.cacheBytes ? rates.cache : rates.dram) + rates.launch);
-      }
-    }
+    forEachOpOfStep(*plan.planned, [&](const Op &op, double times) {
+      if (!op.is(OpKind::write) || rootOf(op.operand(0))->def->loc == "copy")
+        return;
+      // Otherwise the new content would need separate memory until a copy has moved it.
+      const double bytes = double(op.operand(0)->type.bytes());
+      ++placed;
+      e.memory = std::min(e.memory, -bytes);
+      e.traffic -= times * 2 * bytes;
+      e.ms -= times * 1e3 * (2 * bytes / (2 * bytes <= rates.cacheBytes ? rates.cache : rates.dram) + rates.launch);
+    });
     decisions->push_back({"settle-writes",
                           "in_place",
                           fmt::format("{} states computed where they lie", placed),
@@ -241,7 +230,7 @@ private:
   /// and is left out.
   void sweep() {
     int count = 0;
-    eachStepOp(*plan.joint, [&](const Op &op, double) { count += op.isOneOf(OpKind::adamw, OpKind::sgd); });
+    forEachOpOfStep(*plan.joint, [&](const Op &op, double) { count += op.isOneOf(OpKind::adamw, OpKind::sgd); });
     if (!count)
       return;
     auto separate = [](std::vector<PassUse> &uses) { setOption(uses, "fuse", "pointwise", false); };
@@ -262,7 +251,7 @@ private:
   /// Compared with matmul, mask, softmax, matmul and weights [batch, heads, T, T] of each layer in memory.
   void attention() {
     int count = 0;
-    eachStepOp(*plan.planned, [&](const Op &group, double) {
+    forEachOpOfStep(*plan.planned, [&](const Op &group, double) {
       if (group.is(OpKind::fused))
         for (const Op &op : *group.body)
           count += op.is(OpKind::attention);
@@ -279,7 +268,7 @@ private:
   void dropout() {
     int count = 0;
     Effect e;
-    eachStepOp(*plan.planned, [&](const Op &group, double times) {
+    forEachOpOfStep(*plan.planned, [&](const Op &group, double times) {
       if (!group.is(OpKind::fused))
         return;
       for (const Op &op : *group.body) {

@@ -6,6 +6,7 @@
 #include "support/diagnostics.h"
 #include "support/words.h"
 #include "tools/estimate/search.h"
+#include "tools/study/step_ops.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
@@ -89,19 +90,14 @@ struct Work {
 std::map<std::string, Work> workOf(const Plan &plan) {
   const MachineRates rates = ratesOf(plan.target);
   std::map<std::string, Work> all;
-  for (const auto &f : plan.planned->functions) {
-    const double times = callsPerStep(*plan.planned, f->name);
-    if (times == 0)
-      continue;
-    for (const Op &op : f->body) {
-      const KernelCost c = costOf(op, rates);
-      if (c.seconds == 0)
-        continue;
-      Work &w = all[kindName(op)];
-      w.cost += {times * c.flops, times * c.bytes, times * c.seconds};
-      w.kernels += times;
-    }
-  }
+  forEachOpOfStep(*plan.planned, [&](const Op &op, double times) {
+    const KernelCost c = costOf(op, rates);
+    if (c.seconds == 0)
+      return;
+    Work &w = all[kindName(op)];
+    w.cost += {times * c.flops, times * c.bytes, times * c.seconds};
+    w.kernels += times;
+  });
   return all;
 }
 
