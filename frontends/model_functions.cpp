@@ -54,11 +54,7 @@ public:
       seq0 = f->body.addArg(Type::scalar(DType::i64), "seq0");
     dropping = training && c.dropout > 0;
 
-    Value *h = embed(x, nullptr);
-    makeRopeTables(c.blockSize, nullptr);
-    for (int l = 0; l < c.nLayer; ++l)
-      h = layer(h, l, nullptr);
-    Value *scores = head(finalNorm(h));
+    Value *scores = head(finalNorm(layers(x, nullptr)));
     at("loss");
     Value *nll = b.value(OpKind::cross_entropy, {scores, y});
     // @eval returns one value per target; the caller adds them in an order that does not depend on the batch size.
@@ -79,11 +75,7 @@ public:
       seq0 = f->body.addArg(Type::scalar(DType::i64), "seq0");
     dropping = training && c.dropout > 0;
 
-    Value *h = embed(x, nullptr);
-    makeRopeTables(c.blockSize, nullptr);
-    for (int l = 0; l < c.nLayer; ++l)
-      h = layer(h, l, nullptr);
-    h = finalNorm(h);
+    Value *h = finalNorm(layers(x, nullptr));
     at("first");
     if (c.classifierPooling == ClassifierPooling::mean)
       h = meansOfDocuments(h);
@@ -193,15 +185,20 @@ private:
     return b.value(OpKind::row_sum, {b.value(OpKind::mul, {error, error})});
   }
 
-  /// The residual stream [t,C] behind all layers.
-  Value *hidden(Value *tok, Value *pos) {
-    const int64_t count = tok->type.dim(1);
+  /// The residual stream [B,t,C] behind all layers, of tokens [B,t]. `pos`: as embed takes it.
+  Value *layers(Value *tok, Value *pos) {
     Value *h = embed(tok, pos);
-    makeRopeTables(count, pos);
+    makeRopeTables(tok->type.dim(1), pos);
     for (int l = 0; l < c.nLayer; ++l)
       h = layer(h, l, pos);
+    return h;
+  }
+
+  /// The same of one sequence: [t,C].
+  Value *hidden(Value *tok, Value *pos) {
+    Value *h = layers(tok, pos);
     at("last");
-    return reshape(h, {count, c.nEmbd});
+    return reshape(h, {tok->type.dim(1), c.nEmbd});
   }
 
   void at(const std::string &loc, int layer = -1) {
