@@ -43,14 +43,9 @@ constexpr int64_t mostSlots = 1024;  // as of gptrun sample and serve
 /// A plan of a model.toml, as `gptc compile` would give it to `gptrun sample`.
 Plan planOfFile(const ServingRequest &r, bool onGpus) {
   const Config config = readConfig(r.model, r.settings);
-  if (!onGpus && config.compile.target != "cpu")
-    throw UserError(Diagnostic{
-        ErrorCode::NotBuiltYet,
-        fmt::format("compile.target = \"{}\": on GPUs serving is forecast with a cluster file", config.compile.target),
-        config.where("compile.target"),
-        "",
-        {"name a cluster file that describes them with --cluster, or --set compile.target=cpu"},
-        {}});
+  if (!onGpus)
+    requireCpuTarget(config, "on GPUs serving is forecast with a cluster file",
+                     "name a cluster file that describes them with --cluster, or --set compile.target=cpu");
   Plan plan;
   plan.target = hostTarget();
   plan.run = runSettings(config);

@@ -36,19 +36,23 @@ void requireSameModel(const std::string &weights, const std::vector<std::string>
     throw UserError(differences);
 }
 
+void requireCpuTarget(const Config &config, const std::string &why, const std::string &help) {
+  if (config.compile.target != "cpu")
+    throw UserError(Diagnostic{ErrorCode::NotBuiltYet,
+                               fmt::format("compile.target = \"{}\": {}", config.compile.target, why),
+                               config.where("compile.target"),
+                               "",
+                               {help},
+                               {}});
+}
+
 Config readConfigForBench(const std::string &modelFile, const std::vector<std::string> &settings) {
   if (isGirFile(modelFile))
     throw UserError(ErrorCode::Usage, fmt::format("{} is a module", modelFile), "give the model.toml");
   Config config = readConfig(modelFile, settings);
-  if (config.compile.target != "cpu")
-    throw UserError(Diagnostic{
-        ErrorCode::NotBuiltYet,
-        fmt::format("compile.target = \"{}\": steps are measured on the CPU only", config.compile.target),
-        config.where("compile.target"),
-        "",
-        {"--set compile.target=cpu; on a GPU `gptrun PLAN` prints what a step takes, and `gptc bench kernels "
-         "PLAN` what its kernels do"},
-        {}});
+  requireCpuTarget(config, "steps are measured on the CPU only",
+                   "--set compile.target=cpu; on a GPU `gptrun PLAN` prints what a step takes, and `gptc bench kernels "
+                   "PLAN` what its kernels do");
   return config;
 }
 

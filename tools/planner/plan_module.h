@@ -24,6 +24,9 @@ Config readConfig(const std::string &modelFile, const std::vector<std::string> &
 /// UserError with each key that differs, and with what makes the description of the weights unusable.
 void requireSameModel(const std::string &weights, const std::vector<std::string> &settings);
 
+/// Throws UserError(NotBuiltYet) with `why` and what helps unless compile.target is the CPU.
+void requireCpuTarget(const Config &config, const std::string &why, const std::string &help);
+
 /// For commands that measure on the CPU: throws UserError for a module or another target.
 Config readConfigForBench(const std::string &modelFile, const std::vector<std::string> &settings);
 

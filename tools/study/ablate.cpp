@@ -60,15 +60,8 @@ std::unique_ptr<Module> compileVariant(const AblationRequest &request, const Var
   if (v && v->setting)
     settings.push_back(v->setting);
   Config config = readConfig(request.modelFile, settings);
-  if (config.compile.target != "cpu") {
-    Diagnostic d{ErrorCode::NotBuiltYet,
-                 fmt::format("compile.target = \"{}\": variants are measured on the CPU only", config.compile.target),
-                 config.where("compile.target"),
-                 "",
-                 {"--set compile.target=cpu; `gptc explain PLAN` predicts for the plan of a GPU"},
-                 {}};
-    throw UserError(d);
-  }
+  requireCpuTarget(config, "variants are measured on the CPU only",
+                   "--set compile.target=cpu; `gptc explain PLAN` predicts for the plan of a GPU");
   std::unique_ptr<Module> m =
       buildModel(config, {.decomposedAttention = v && v->decomposedAttention, .sampling = false});
   auto edit = [&](std::vector<PassUse> &uses) {

@@ -282,14 +282,8 @@ TuneReport tune(const TuneRequest &request, const std::function<void(const TuneP
   const Config config = readConfig(request.modelFile, request.settings);
   if (config.compile.target == "cuda")
     return tuneOnGpu(request, config, progress);
-  if (config.compile.target != "cpu")
-    throw UserError(Diagnostic{
-        ErrorCode::NotBuiltYet,
-        fmt::format("compile.target = \"{}\": kernels are measured on this machine only", config.compile.target),
-        config.where("compile.target"),
-        "",
-        {"--set compile.target=cpu, or =cuda for the GPU of this machine"},
-        {}});
+  requireCpuTarget(config, "kernels are measured on this machine only",
+                   "--set compile.target=cpu, or =cuda for the GPU of this machine");
   return Tuner(request, progress).run();
 }
 
