@@ -139,29 +139,30 @@ public:
       if (!given)
         throw UserError(ErrorCode::Usage, fmt::format("--problem-type {}", o.problemType),
                         fmt::format("{}", fmt::join(wordsOf<ProblemType>, ", ")));
-      problem = *given;
+      labels.problem = *given;
     }
     if (o.labels == "auto") {
-      isOpen = problem != ProblemType::regression;
-      names = isOpen ? names : numberedLabels(1);
+      isOpen = labels.problem != ProblemType::regression;
+      if (!isOpen)
+        labels.names = numberedLabels(1);
       return;
     }
     const llvm::StringRef word = o.labels;
     const bool isPath = !word.contains(',') && (word.contains('/') || word.ends_with(".json"));
     if (std::error_code e; isPath || fs::exists(o.labels, e)) {
       LabelNames there = readLabelNames(o.labels);
-      if (!o.problemType.empty() && there.problem != problem)
+      if (!o.problemType.empty() && there.problem != labels.problem)
         throw UserError(
             ErrorCode::Contradiction,
             fmt::format("--problem-type {}, and {} is of {}", o.problemType, o.labels, nameOf(there.problem)),
             "leave out --problem-type");
-      names = std::move(there.names);
-      problem = there.problem;
+      labels = std::move(there);
     } else {
       for (const llvm::StringRef name : llvm::split(o.labels, ','))
-        names.push_back(name.str());
-      if (const std::string why = problemOfLabels(all()); !why.empty())
-        throw UserError(ErrorCode::Usage, fmt::format("--labels{}: {}", names.size() > 12 ? "" : " " + o.labels, why),
+        labels.names.push_back(name.str());
+      if (const std::string why = problemOfLabels(labels); !why.empty())
+        throw UserError(ErrorCode::Usage,
+                        fmt::format("--labels{}: {}", labels.names.size() > 12 ? "" : " " + o.labels, why),
                         "auto, names such as bad,good, a labels.json, or a folder with a classifier");
     }
     number();
@@ -169,17 +170,17 @@ public:
   }
 
   bool open() const { return isOpen; }
-  LabelNames all() const { return {names, problem}; }
+  const LabelNames &all() const { return labels; }
 
   /// The number of a label; while the names are open, a new one for a new label. nullopt for one that has no number.
   std::optional<int32_t> of(const std::string &label) {
     if (const auto it = byName.find(label); it != byName.end())
       return it->second;
-    if (isOpen && names.size() < kMostLabels) {
-      names.push_back(label);
-      return byName[label] = int32_t(names.size() - 1);
+    if (isOpen && labels.names.size() < kMostLabels) {
+      labels.names.push_back(label);
+      return byName[label] = int32_t(labels.names.size() - 1);
     }
-    if (isOpen || namesAreNumbers || !isNumber(label) || size_t(std::stoll(label)) >= names.size())
+    if (isOpen || namesAreNumbers || !isNumber(label) || size_t(std::stoll(label)) >= labels.names.size())
       return std::nullopt;
     return int32_t(std::stoll(label));
   }
@@ -189,24 +190,26 @@ public:
   std::vector<int32_t> settle() {
     std::vector<int32_t> numberOf;
     if (!isOpen) {
-      for (size_t i = 0; i < names.size(); ++i)
+      for (size_t i = 0; i < labels.names.size(); ++i)
         numberOf.push_back(int32_t(i));
       return numberOf;
     }
-    const std::vector<std::string> appeared = names;
-    if (const std::string why = problemOfLabels({appeared, problem}); !why.empty())
+    const std::vector<std::string> appeared = labels.names;
+    if (const std::string why = problemOfLabels(labels); !why.empty())
       throw UserError(ErrorCode::DataInvalid, fmt::format("the training texts: {}", why),
-                      problem == ProblemType::multi_label_classification ? "a text with a label is needed at least"
-                                                                         : "texts of two labels at least are needed");
+                      labels.problem == ProblemType::multi_label_classification
+                          ? "a text with a label is needed at least"
+                          : "texts of two labels at least are needed");
     bool count = false;
     if (llvm::all_of(appeared, isNumber)) {
-      llvm::sort(names, [](const std::string &a, const std::string &b) { return std::stoll(a) < std::stoll(b); });
-      const size_t labels = size_t(std::stoll(names.back())) + 1;
-      count = names.front() == "0" && labels <= std::min(kMostLabels, 2 * names.size());
+      llvm::sort(labels.names,
+                 [](const std::string &a, const std::string &b) { return std::stoll(a) < std::stoll(b); });
+      const size_t most = size_t(std::stoll(labels.names.back())) + 1;
+      count = labels.names.front() == "0" && most <= std::min(kMostLabels, 2 * labels.names.size());
       if (count)
-        names = numberedLabels(labels);
+        labels.names = numberedLabels(most);
     } else {
-      llvm::sort(names);
+      llvm::sort(labels.names);
     }
     number();
     isOpen = false;
@@ -218,12 +221,11 @@ public:
 private:
   void number() {
     byName.clear();
-    for (size_t i = 0; i < names.size(); ++i)
-      byName[names[i]] = int32_t(i);
-    namesAreNumbers = llvm::any_of(names, isNumber);
+    for (size_t i = 0; i < labels.names.size(); ++i)
+      byName[labels.names[i]] = int32_t(i);
+    namesAreNumbers = llvm::any_of(labels.names, isNumber);
   }
-  std::vector<std::string> names;
-  ProblemType problem = ProblemType::single_label_classification;
+  LabelNames labels;
   std::map<std::string, int32_t> byName;
   bool isOpen = true;
   bool namesAreNumbers = false;  // then "2" is no place among the names
@@ -271,9 +273,8 @@ public:
     const int64_t context = o.context ? o.context : kUsualContext;
     if (form.most && form.most < o.context)
       result.notes.push_back(
-          fmt::format("--context {} is more than model_max_length in {}, which is {}: texts are cut "
-                      "to that",
-                      o.context, fs::path(o.tokenizer).replace_filename("tokenizer_config.json").string(), form.most));
+          fmt::format("--context {} is more than model_max_length in {}, which is {}: texts are cut to that", o.context,
+                      fs::path(o.tokenizer).replace_filename("tokenizer_config.json").string(), form.most));
     form.most = form.most ? std::min(form.most, context) : context;
     if (tokenizer.vocabSize() > LabelledHeader::kMostIds)
       throw UserError(ErrorCode::NotBuiltYet,
