@@ -7,7 +7,8 @@
 
 namespace gptc {
 
-bool isRight(const float *logits, int64_t count, int32_t target) {
+/// Whether the `count` logits of a text are largest at the target.
+static bool isRight(const float *logits, int64_t count, int32_t target) {
   return std::all_of(logits, logits + count, [](float x) { return std::isfinite(x); }) &&
          std::max_element(logits, logits + count) - logits == target;
 }

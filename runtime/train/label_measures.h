@@ -15,10 +15,6 @@ struct Measure {
   double value = 0;
 };
 
-/// Whether the `count` logits of a text are largest at the target; of equal ones the first counts. False if one of them
-/// is not finite.
-bool isRight(const float *logits, int64_t count, int32_t target);
-
 /// Texts count one after the other, in an order that is the same on any ranks and with any micro-batch, and so are the
 /// bits of what comes out.
 class LabelMeasures {
@@ -33,10 +29,11 @@ public:
   void add(const Record &record);
 
   int64_t texts() const { return count; }
-  /// Of one right label: `accuracy`, the part of texts whose label has the largest logit. Where several may be right:
-  /// `micro_f1`, 2 tp / (2 tp + fp + fn) over all labels of all texts, where a positive logit says that one is right, 0
-  /// if none is nor is said to be; and `accuracy`, the part of labels of which it says so correctly. Of a regression:
-  /// `mse`, and `pearson`, the correlation with the targets, NaN if those or the logits are all equal.
+  /// Of one right label: `accuracy`, the part of texts whose label has the largest logit, of equal ones the first; none
+  /// with a logit that is not finite. Where several may be right: `micro_f1`, 2 tp / (2 tp + fp + fn) over all labels
+  /// of all texts, where a positive logit says that one is right, 0 if none is nor is said to be; and `accuracy`, the
+  /// part of labels of which it says so correctly. Of a regression: `mse`, and `pearson`, the correlation with the
+  /// targets, NaN if those or the logits are all equal.
   std::vector<Measure> result() const;
 
 private:

@@ -36,6 +36,19 @@ TEST(LabelMeasures, OneRightLabel) {
   EXPECT_EQ(
       measured(ProblemType::single_label_classification, {{1, 2}, {1, 2}, {3, 2}, {nan, 1}}, {{1}, {0}, {0}, {1}}),
       "accuracy 0.5");
+  const auto right = [](const std::vector<float> &logits, int32_t target) {
+    return measured(ProblemType::single_label_classification, {logits}, {{target}}) == "accuracy 1";
+  };
+  EXPECT_TRUE(right({-1, 2, 0}, 1));
+  EXPECT_FALSE(right({-1, 2, 0}, 0));
+  EXPECT_TRUE(right({2, 2}, 0)) << "of equal ones the first";
+  EXPECT_FALSE(right({2, 2}, 1));
+  EXPECT_FALSE(right({1, 2}, -1)) << "there is no text";
+  EXPECT_FALSE(right({nan, nan}, 0));
+  EXPECT_FALSE(right({nan, 1}, 0));
+  EXPECT_FALSE(right({1, nan}, 0));
+  EXPECT_FALSE(right({inf, 1}, 0));
+  EXPECT_FALSE(right({1, -inf}, 0));
 }
 
 // By hand: 2 hits, 1 false alarm, 2 missed.

@@ -2,7 +2,6 @@
 
 #include "runtime/data/data.h"
 #include "runtime/data/data_print.h"
-#include "runtime/train/label_measures.h"
 #include "support/diagnostics.h"
 #include "temp_dir.h"
 
@@ -299,23 +298,6 @@ TEST(LabelledData, TheLongestTextIsKnown) {
     EXPECT_EQ(said.empty(), !*note) << said;
     EXPECT_NE(said.find(note), std::string::npos) << said;
   }
-}
-
-TEST(LabelledData, LogitsThatAreNotFiniteAreWrong) {
-  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  const auto right = [](const std::vector<float> &logits, int32_t target) {
-    return isRight(logits.data(), int64_t(logits.size()), target);
-  };
-  EXPECT_TRUE(right({-1, 2, 0}, 1));
-  EXPECT_FALSE(right({-1, 2, 0}, 0));
-  EXPECT_TRUE(right({2, 2}, 0)) << "of equal ones the first";
-  EXPECT_FALSE(right({2, 2}, 1));
-  EXPECT_FALSE(right({1, 2}, -1)) << "there is no text";
-  EXPECT_FALSE(right({nan, nan}, 0));
-  EXPECT_FALSE(right({nan, 1}, 0));
-  EXPECT_FALSE(right({1, nan}, 0));
-  EXPECT_FALSE(right({inf, 1}, 0));
-  EXPECT_FALSE(right({1, -inf}, 0));
 }
 
 TEST(LabelledData, OfManyNamesADozenIsSaid) {
