@@ -17,6 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 extern char **environ;
@@ -88,6 +89,13 @@ bool writeAll(int fd, llvm::StringRef text) {
     text = text.drop_front(size_t(n));
   }
   return true;
+}
+
+std::future<int> writeAside(int fd, std::string text) {
+  std::packaged_task<int()> writing([fd, text = std::move(text)] { return writeAll(fd, text) ? 0 : errno; });
+  std::future<int> written = writing.get_future();
+  std::thread(std::move(writing)).detach();
+  return written;
 }
 
 namespace {

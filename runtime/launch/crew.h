@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -91,4 +92,9 @@ std::unique_ptr<Crew> startCrewHere(const CrewPlan &plan, const Voice &voice);
 
 /// Writes all of `text`; false if the reader is gone.
 bool writeAll(int fd, llvm::StringRef text);
+/// The same by a thread of its own, as no poll() says of a terminal how much it takes, and a reader may pause. Gives
+/// the error's number, 0 if there is none. Who does not wait for it leaves the thread behind, with its copy of the
+/// text.
+std::future<int> writeAside(int fd, std::string text);
+
 }  // namespace gptc

@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <future>
 #include <poll.h>
 #include <thread>
 #include <unistd.h>
@@ -219,9 +218,7 @@ private:
   void print(int fd, llvm::StringRef s) {
     if (isLeft)
       return;
-    std::packaged_task<int()> writing([fd, text = s.str()] { return writeAll(fd, text) ? 0 : errno; });
-    std::future<int> written = writing.get_future();
-    std::thread(std::move(writing)).detach();
+    std::future<int> written = writeAside(fd, s.str());
     std::optional<Clock::time_point> leaveAt;
     while (written.wait_for(kBetweenLooks) != std::future_status::ready) {
       for (auto &crew : crews)

@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <future>
-#include <thread>
 
 namespace gptc {
 namespace {
@@ -20,9 +19,6 @@ Word share(Communicator &ranks, Word word) {
   return Word(shared);
 }
 
-/// Returns the error's number; 0 if there is none.
-int put(int fd, const std::string &text) { return writeAll(fd, text) ? 0 : errno; }
-
 }  // namespace
 
 void SampleOutput::write(const std::string &text) {
@@ -30,13 +26,10 @@ void SampleOutput::write(const std::string &text) {
     return;
   int error = 0;
   if (!ranks) {
-    error = put(fd, text);
+    error = writeAll(fd, text) ? 0 : errno;
   } else {
-    // By a thread of its own, as no poll() says of a terminal how much it takes. It has its own copy: if another rank
-    // fails while the reader pauses, this one ends without it.
-    std::packaged_task<int()> writing([fd = fd, text] { return put(fd, text); });
-    std::future<int> written = writing.get_future();
-    std::thread(std::move(writing)).detach();
+    // If another rank fails while the reader pauses, this one ends without it.
+    std::future<int> written = writeAside(fd, text);
     while (written.wait_for(betweenSigns) != std::future_status::ready)
       share(*ranks, isWaiting);
     error = written.get();
