@@ -9,6 +9,7 @@
 #include "support/cpus.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
+#include "support/helper_threads.h"
 
 #include "llvm/ADT/StringRef.h"
 
@@ -18,7 +19,6 @@
 #include <limits>
 #include <optional>
 #include <system_error>
-#include <thread>
 #include <unistd.h>
 
 namespace gptc {
@@ -80,29 +80,21 @@ public:
       std::vector<std::exception_ptr> errors(current.size());
       std::exception_ptr readError;
       std::atomic<size_t> at = 0;
-      auto help = [&](unsigned thread) {
+      const auto help = [&](size_t thread) {
         for (size_t i; (i = at++) < current.size();)
           try {
-            results[i] = work(thread, current[i]);
+            results[i] = work(unsigned(thread), current[i]);
           } catch (...) {
             errors[i] = std::current_exception();
           }
       };
-      std::vector<std::thread> helpers;
-      try {
-        for (unsigned t = 1; t < threads; ++t)
-          helpers.emplace_back(help, t);
-      } catch (const std::system_error &) {
-        // Fewer threads do.
-      }
-      try {
-        next = batch(reader);
-      } catch (...) {
-        readError = std::current_exception();
-      }
-      help(0);
-      for (std::thread &t : helpers)
-        t.join();
+      withHelpers(threads, help, [&] {
+        try {
+          next = batch(reader);
+        } catch (...) {
+          readError = std::current_exception();
+        }
+      });
       for (size_t i = 0; i < current.size(); ++i) {
         if (errors[i])
           std::rethrow_exception(errors[i]);

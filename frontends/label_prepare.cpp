@@ -8,6 +8,7 @@
 #include "support/atomic_file.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
+#include "support/helper_threads.h"
 #include "support/labelled_file.h"
 #include "support/words.h"
 
@@ -20,12 +21,10 @@
 #include <cmath>
 #include <exception>
 #include <filesystem>
-#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
 #include <system_error>
-#include <thread>
 
 namespace gptc {
 
@@ -412,25 +411,14 @@ private:
 
   void encode(const LabelledReader &reader, std::vector<Waiting> &batch) const {
     std::atomic<size_t> next = 0;
-    const auto help = [&](const Tokenizer &own) {
+    withHelpers(std::min(copies.size(), batch.size()), [&](size_t thread) {
       for (size_t i; (i = next++) < batch.size();)
         try {
-          batch[i].typed = typed(own, reader, batch[i].text);
+          batch[i].typed = typed(copies[thread], reader, batch[i].text);
         } catch (...) {
           batch[i].error = std::current_exception();
         }
-    };
-    std::vector<std::thread> helpers;
-    helpers.reserve(copies.size());
-    try {
-      for (size_t i = 1; i < std::min(copies.size(), batch.size()); ++i)
-        helpers.emplace_back(help, std::cref(copies[i]));
-    } catch (const std::system_error &) {
-      // Fewer threads do.
-    }
-    help(copies[0]);
-    for (std::thread &t : helpers)
-      t.join();
+    });
   }
 
   int32_t labelOf(const LabelledReader &reader, int64_t line, const std::string &name) {
