@@ -6,6 +6,7 @@
 #include "codegen/cpu/llvm_internal.h"
 #include "codegen/object_cache.h"
 #include "support/diagnostics.h"
+#include "support/helper_threads.h"
 #include "support/out_of_memory.h"
 
 #include "llvm/ADT/StringMap.h"
@@ -33,7 +34,6 @@
 #include <exception>
 #include <mutex>
 #include <system_error>
-#include <thread>
 
 // libgcc's conversions of f16, for CPUs without F16C. Only their addresses are needed; C++ has no name for the type in
 // GCC 12.
@@ -238,7 +238,7 @@ struct Jit::Impl {
   /// Calls each(job, machine) for all jobs, on several threads. Rethrows the error of the first job that has one.
   template <typename F> void forAll(std::vector<Job> &jobs, F each) {
     std::atomic<size_t> next = 0;
-    auto work = [&] {
+    withHelpers(std::min<size_t>(target.threads, jobs.size()), [&](size_t) {
       std::unique_ptr<llvm::TargetMachine> machine;  // one per thread: it is not thread-safe
       for (size_t i; (i = next++) < jobs.size();) {
         try {
@@ -249,18 +249,7 @@ struct Jit::Impl {
           jobs[i].error = std::current_exception();
         }
       }
-    };
-    std::vector<std::thread> threads;
-    threads.reserve(jobs.size());
-    for (size_t i = 1; i < std::min<size_t>(target.threads, jobs.size()); ++i)
-      try {
-        threads.emplace_back(work);
-      } catch (const std::system_error &) {
-        break;  // those that run do all the work
-      }
-    work();
-    for (std::thread &t : threads)
-      t.join();
+    });
     for (Job &job : jobs)
       if (job.error)
         std::rethrow_exception(job.error);

@@ -6,6 +6,7 @@
 #include "codegen/cuda/nvrtc.h"
 #include "codegen/cuda/plain_kernel.h"
 #include "support/diagnostics.h"
+#include "support/helper_threads.h"
 #include "support/stderr.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -17,8 +18,6 @@
 #include <exception>
 #include <map>
 #include <set>
-#include <system_error>
-#include <thread>
 
 namespace gptc {
 
@@ -150,24 +149,14 @@ void CudaJit::compile(Program &p) const {
 /// Compiles all programs in parallel. Each keeps its own error.
 void CudaJit::compile(std::vector<Program> &programs) {
   std::atomic<size_t> next = 0;
-  auto work = [&] {
+  withHelpers(std::min<size_t>(hostTarget().threads, programs.size()), [&](size_t) {
     for (size_t i; (i = next++) < programs.size();)
       try {
         compile(programs[i]);
       } catch (...) {
         programs[i].error = std::current_exception();
       }
-  };
-  std::vector<std::thread> workers;
-  for (size_t i = 1; i < std::min<size_t>(hostTarget().threads, programs.size()); ++i)
-    try {
-      workers.emplace_back(work);
-    } catch (const std::system_error &) {
-      break;  // those that run do all the work
-    }
-  work();
-  for (std::thread &t : workers)
-    t.join();
+  });
   stats.programs += int(programs.size());
 }
 

@@ -9,6 +9,7 @@
 #include "ir/facts.h"
 #include "runtime/cuda/cublaslt.h"
 #include "support/diagnostics.h"
+#include "support/helper_threads.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -19,7 +20,6 @@
 #include <cstring>
 #include <map>
 #include <set>
-#include <thread>
 
 namespace gptc::cuda {
 
@@ -303,7 +303,7 @@ void GroupBench::build(llvm::ArrayRef<Trial *> trials) {
   std::atomic<size_t> next = 0;
   std::exception_ptr error;
   std::atomic<bool> failed = false;
-  auto work = [&] {
+  withHelpers(std::min<size_t>(impl->pool.size(), trials.size()), [&](size_t) {
     for (size_t i; (i = next++) < trials.size();) {
       Trial &t = *trials[i];
       if (t.schedule.library)
@@ -323,13 +323,7 @@ void GroupBench::build(llvm::ArrayRef<Trial *> trials) {
       }
       t.compileSeconds = now() - start;
     }
-  };
-  std::vector<std::thread> workers;
-  for (size_t i = 1; i < std::min<size_t>(impl->pool.size(), trials.size()); ++i)
-    workers.emplace_back(work);
-  work();
-  for (std::thread &w : workers)
-    w.join();
+  });
   if (error)
     std::rethrow_exception(error);
   for (size_t i = 0; i < trials.size(); ++i) {
