@@ -198,6 +198,14 @@ private:
 
 }  // namespace
 
+std::vector<std::string> familiesWithClassifier() {
+  std::vector<std::string> names;
+  for (const hf::Family &f : hf::families())
+    if (f.classifier)
+      names.push_back(f.name);
+  return names;
+}
+
 bool describesClassifier(const std::string &dir) {
   const FileText text = readTextFile((std::filesystem::path(dir) / "config.json").string(), kConfigLimit);
   return isClassifier(classIn(parseJsonOrDiscard<json>(text.text)));

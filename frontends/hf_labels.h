@@ -27,6 +27,9 @@ struct HfLabels {
   ClassifierPooling pooling = ClassifierPooling::cls;
 };
 
+/// The families of models of which a classifier of texts is built: "bert", "modernbert".
+std::vector<std::string> familiesWithClassifier();
+
 /// Whether config.json in the folder describes a classifier of texts, of whatever family.
 bool describesClassifier(const std::string &dir);
 

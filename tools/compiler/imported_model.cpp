@@ -90,11 +90,14 @@ Config requireBuilt(const std::string &dir, const ModelConfig &model) {
   return config;
 }
 
-/// Labels are learned in the form of BERT's classifier or ModernBERT's.
+/// Labels are learned in the form of a family's classifier.
 void requireEncoder(const std::string &dir, const ModelConfig &model) {
-  if (const std::string family = describeForHf(model, "float32", {}).family; family != "bert" && family != "modernbert")
-    throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: labels for a model of the family {}", dir, family),
-                    "gptc learns labels with models of the families bert and modernbert");
+  const std::string family = describeForHf(model, "float32", {}).family;
+  if (const std::vector<std::string> known = familiesWithClassifier(); !llvm::is_contained(known, family))
+    throw UserError(
+        ErrorCode::NotBuiltYet,
+        fmt::format("{}: labels for a model of {}", dir, family.empty() ? "no family" : "the family " + family),
+        fmt::format("gptc learns labels with models of the families {}", fmt::join(known, " and ")));
 }
 
 json contentOf(const fs::path &path) {
