@@ -48,14 +48,7 @@ public:
   }
 
   ClassifierPooling pooling() const {
-    const json *const given = find("classifier_pooling");
-    if (!given)
-      return ClassifierPooling::cls;
-    const auto pooling = given->is_string() ? parseWord<ClassifierPooling>(given->get<std::string>()) : std::nullopt;
-    if (!pooling)
-      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: classifier_pooling is {}", file, given->dump()),
-                      fmt::format("gptc knows {}", fmt::join(wordsOf<ClassifierPooling>, ", ")));
-    return *pooling;
+    return word<ClassifierPooling>("classifier_pooling").value_or(ClassifierPooling::cls);
   }
 
 private:
@@ -73,6 +66,18 @@ private:
   const json *find(const char *key) const {
     const auto it = config.find(key);
     return it == config.end() || it->is_null() ? nullptr : &*it;
+  }
+
+  /// The word that is the value of a key; none if it is not there. Throws UserError(NotBuiltYet) for an unknown one.
+  template <typename Enum> std::optional<Enum> word(const char *key) const {
+    const json *const given = find(key);
+    if (!given)
+      return std::nullopt;
+    const std::optional<Enum> known = given->is_string() ? parseWord<Enum>(given->get<std::string>()) : std::nullopt;
+    if (!known)
+      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: {} is {}", file, key, given->dump()),
+                      fmt::format("gptc knows {}", fmt::join(wordsOf<Enum>, ", ")));
+    return known;
   }
 
   /// Of the classifier.
@@ -100,13 +105,9 @@ private:
   }
 
   ProblemType problemOf(size_t labels) const {
-    const json *const given = find("problem_type");
-    if (!given)
-      return labels == 1 ? ProblemType::regression : ProblemType::single_label_classification;
-    const auto problem = given->is_string() ? parseWord<ProblemType>(given->get<std::string>()) : std::nullopt;
+    const std::optional<ProblemType> problem = word<ProblemType>("problem_type");
     if (!problem)
-      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: problem_type is {}", file, given->dump()),
-                      fmt::format("gptc knows {}", fmt::join(wordsOf<ProblemType>, ", ")));
+      return labels == 1 ? ProblemType::regression : ProblemType::single_label_classification;
     if (*problem == ProblemType::single_label_classification && labels == 1)
       throw UserError(
           ErrorCode::Contradiction,
