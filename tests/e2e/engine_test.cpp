@@ -19,10 +19,7 @@ namespace {
 class EngineTest : public ::testing::Test {
 protected:
   EngineTest() {
-    std::string text;
-    for (int i = 0; i < 300; ++i)
-      text += "the cat sat on the mats.\nit was a fat cat. ";
-    w.useText(text);
+    w.useCats();
     const std::string plan = w.compile("plan", {"train.steps=1"});
     w.train(plan, "out");
     tokenizer.emplace(Tokenizer::load(w.path("data/tokenizer.json")));

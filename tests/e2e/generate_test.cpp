@@ -19,10 +19,7 @@ namespace {
 
 struct GenerateTest : ::testing::Test {
   GenerateTest() {
-    std::string text;
-    for (int i = 0; i < 300; ++i)
-      text += "the cat sat on the mats.\nit was a fat cat. ";
-    w.useText(text);
+    w.useCats();
   }
   void train(const std::vector<std::string> &settings = {}) {
     std::vector<std::string> all = {"train.steps=20"};

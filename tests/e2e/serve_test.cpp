@@ -26,10 +26,7 @@ namespace {
 /// A model of 64 tokens of context that was trained a little, for all tests; each has a server of its own.
 struct Trained {
   Trained() {
-    std::string text;
-    for (int i = 0; i < 300; ++i)
-      text += "the cat sat on the mats.\nit was a fat cat. ";
-    w.useText(text);
+    w.useCats();
     writeFile(
         w.path("data/tokenizer_config.json"),
         json{{"chat_template", "{% for m in messages %}{{ 'the ' if m.role == 'user' else 'it ' }}{{ m.content }}.\n"

@@ -61,10 +61,7 @@ int maxTokensOf(const std::string &body) { return parseJson(body)["max_tokens"].
 TEST_F(BenchServe, OurServerIsMeasured) {
   if (!Served::isBuilt())
     GTEST_SKIP() << "gptrun serve needs cpp-httplib";
-  std::string text;
-  for (int i = 0; i < 300; ++i)
-    text += "the cat sat on the mats.\nit was a fat cat. ";
-  w.useText(text);
+  w.useCats();
   const std::string plan = w.compile("plan", {"train.steps=1", "model.block_size=64", "train.global_batch_tokens=256"});
   ASSERT_EQ(w.gptrun({plan}).code, 0);
   Served server({plan, "--model-name", "tiny", "--slots", "3"}, w.path("serve.log"));

@@ -160,6 +160,13 @@ void Workplace::useText(const std::string &text, const std::vector<std::string> 
   writeFile(modelFile(), file);
 }
 
+void Workplace::useCats() {
+  std::string text;
+  for (int i = 0; i < 300; ++i)
+    text += "the cat sat on the mats.\nit was a fat cat. ";
+  useText(text);
+}
+
 Process Workplace::start(const std::string &program, std::vector<std::string> args,
                          const std::map<std::string, std::string> &env) {
   args.insert(args.begin(), std::string(GPTC_BIN_DIR) + "/" + program);

@@ -55,6 +55,8 @@ public:
   std::string compile(const std::string &name, const std::vector<std::string> &settings = {});
   /// Lets the tiny model learn a text, by its characters. `more`: options of `gptc data prepare`.
   void useText(const std::string &text, const std::vector<std::string> &more = {});
+  /// The same of two sentences about a cat, which stand there again and again.
+  void useCats();
   /// Path of the tiny model's file.
   std::string modelFile() const { return path("tiny.toml"); }
 
