@@ -209,6 +209,7 @@ void dequantize(GgmlType type, const void *blocks, int64_t n, float *to) {
 bool quantize(GgmlType type, const float *values, int64_t n, void *blocks) {
   auto *b = static_cast<uint8_t *>(blocks);
   bool fits = true;
+  bool (*write)(const float *, uint8_t *) = nullptr;  // a block
   switch (type) {
   case GgmlType::f32:
     std::memcpy(b, values, size_t(n) * 4);
@@ -230,23 +231,22 @@ bool quantize(GgmlType type, const float *values, int64_t n, void *blocks) {
     }
     return fits;
   case GgmlType::q8_0:
-    GPTC_CHECK(n % kSmall == 0, "{} values in blocks", n);
-    for (int64_t i = 0; i < n; i += kSmall, b += 34)
-      fits &= writeQ8_0(values + i, b);
-    return fits;
+    write = writeQ8_0;
+    break;
   case GgmlType::q4_0:
-    GPTC_CHECK(n % kSmall == 0, "{} values in blocks", n);
-    for (int64_t i = 0; i < n; i += kSmall, b += 18)
-      fits &= writeQ4_0(values + i, b);
-    return fits;
+    write = writeQ4_0;
+    break;
   case GgmlType::q4_k:
-    GPTC_CHECK(n % kSuper == 0, "{} values in blocks", n);
-    for (int64_t i = 0; i < n; i += kSuper, b += 144)
-      fits &= writeQ4_K(values + i, b);
-    return fits;
+    write = writeQ4_K;
+    break;
   default:
     GPTC_UNREACHABLE("{} is not written", ggmlFormat(type).name);
   }
+  const GgmlFormat &f = ggmlFormat(type);
+  GPTC_CHECK(n % f.elements == 0, "{} values of {}", n, f.name);
+  for (int64_t i = 0; i < n; i += f.elements, b += f.bytes)
+    fits &= write(values + i, b);
+  return fits;
 }
 
 }  // namespace gptc
