@@ -175,7 +175,7 @@ size_t CorpusReader::cutOf(std::string_view text) const {
   GPTC_UNREACHABLE("cut point {}", int(options.cut));
 }
 
-bool CorpusReader::next(Block &block) {
+bool CorpusReader::next(CorpusBlock &block) {
   while (!source) {
     if (file == options.files.size())
       return false;
@@ -216,7 +216,7 @@ bool CorpusReader::next(Block &block) {
   return true;
 }
 
-void forDocuments(const Block &block, const CorpusOptions &options,
+void forDocuments(const CorpusBlock &block, const CorpusOptions &options,
                   const std::function<void(std::string &text)> &document) {
   int64_t line = block.line;
   std::string text;
@@ -238,7 +238,7 @@ void forDocuments(const Block &block, const CorpusOptions &options,
   }
 }
 
-void requireUtf8(const Block &block, const CorpusOptions &options) {
+void requireUtf8(const CorpusBlock &block, const CorpusOptions &options) {
   const std::string &text = block.text;
   if (options.anyBytes)
     return;

@@ -14,7 +14,7 @@
 
 namespace gptc {
 
-struct Block {
+struct CorpusBlock {
   int64_t number = 0;  // in the corpus: the same in every pass
   size_t file = 0;     // index of the file
   std::string text;
@@ -43,7 +43,7 @@ class CorpusReader {
 public:
   explicit CorpusReader(const CorpusOptions &options);
   /// The next block; false at the end.
-  bool next(Block &block);
+  bool next(CorpusBlock &block);
   /// Bytes of the files that were read so far.
   int64_t consumed() const { return done + (source ? source->consumed() : 0); }
 
@@ -64,11 +64,11 @@ std::string nameOfInput(const std::string &file);
 
 /// Calls `document` for the text of each line of a block of JSON lines. Throws UserError(DataInvalid), naming file and
 /// line, for what is no JSON object, has no such member, or has one that is no text.
-void forDocuments(const Block &block, const CorpusOptions &options,
+void forDocuments(const CorpusBlock &block, const CorpusOptions &options,
                   const std::function<void(std::string &text)> &document);
 
 /// Throws UserError(DataInvalid) with place and line if a block of text is no UTF-8.
-void requireUtf8(const Block &block, const CorpusOptions &options);
+void requireUtf8(const CorpusBlock &block, const CorpusOptions &options);
 
 /// Size of all files in bytes; 0 if one cannot be read yet.
 int64_t sizeOfFiles(const CorpusOptions &options);

@@ -74,7 +74,7 @@ public:
   template <typename Result, typename Work, typename Take>
   void run(const char *doing, int64_t before, const CorpusOptions &corpus, Work work, Take take) {
     CorpusReader reader(corpus);
-    std::vector<Block> current = batch(reader), next;
+    std::vector<CorpusBlock> current = batch(reader), next;
     while (!current.empty()) {
       std::vector<Result> results(current.size());
       std::vector<std::exception_ptr> errors(current.size());
@@ -110,8 +110,8 @@ public:
   }
 
 private:
-  std::vector<Block> batch(CorpusReader &reader) const {
-    std::vector<Block> blocks(4 * size_t(threads));
+  std::vector<CorpusBlock> batch(CorpusReader &reader) const {
+    std::vector<CorpusBlock> blocks(4 * size_t(threads));
     size_t n = 0;
     while (n < blocks.size() && reader.next(blocks[n]))
       ++n;
@@ -192,7 +192,7 @@ private:
     };
     std::vector<CharacterSet> of(wanted.kind == Wanted::characters ? passes.threadCount() : 0);
     auto work = [&](const CorpusOptions &corpus) {
-      return [&](unsigned thread, const Block &block) {
+      return [&](unsigned thread, const CorpusBlock &block) {
         Result r;
         forTexts(block, corpus, [&](std::string_view text) {
           r.units += unitsOf(text);
@@ -203,13 +203,13 @@ private:
       };
     };
     int64_t total = 0;
-    passes.run<Result>("counting", 0, train, work(train), [&](const Block &, Result r) {
+    passes.run<Result>("counting", 0, train, work(train), [&](const CorpusBlock &, Result r) {
       starts.push_back(total);
       total += r.units;
     });
     starts.push_back(total);
     if (!of.empty() && !val.files.empty())
-      passes.run<Result>("counting", sizeOfFiles(train), val, work(val), [](const Block &, Result) {});
+      passes.run<Result>("counting", sizeOfFiles(train), val, work(val), [](const CorpusBlock &, Result) {});
     for (const CharacterSet &c : of)
       characters.add(c);
     if (splits)
@@ -221,7 +221,7 @@ private:
     std::vector<WordCounts> of(passes.threadCount());
     passes.run<Result>(
         "learning", 0, train,
-        [&](unsigned thread, const Block &block) {
+        [&](unsigned thread, const CorpusBlock &block) {
           int64_t units = startOf(block);
           forTexts(block, train, [&](std::string_view text) {
             const int64_t n = splits ? unitsOf(text) : 0;
@@ -231,14 +231,14 @@ private:
           });
           return Result{};
         },
-        [](const Block &, Result) {});
+        [](const CorpusBlock &, Result) {});
     for (unsigned t = 1; t < of.size(); ++t)
       of[0].add(of[t]);
     tokenizer = Tokenizer::train(of[0], wanted.vocab);
   }
 
   /// Calls `f` for each text of a block: a part of a text file, or the documents of JSON lines.
-  template <typename F> static void forTexts(const Block &block, const CorpusOptions &corpus, F f) {
+  template <typename F> static void forTexts(const CorpusBlock &block, const CorpusOptions &corpus, F f) {
     if (block.jsonLines)
       return forDocuments(block, corpus, [&](std::string &text) { f(std::string_view(text)); });
     requireUtf8(block, corpus);
@@ -246,7 +246,7 @@ private:
   }
 
   /// Number of characters before a block, if they were counted.
-  int64_t startOf(const Block &block) const {
+  int64_t startOf(const CorpusBlock &block) const {
     if (!splits)
       return 0;
     if (size_t(block.number) + 1 >= starts.size())
@@ -279,7 +279,7 @@ private:
     found += t.encode(text, part.tokens, {options.parseSpecial, options.addSpecial, !starts, !ends});
   }
 
-  Encoded encodeBlock(const Tokenizer &t, const Block &block, const CorpusOptions &corpus, bool isVal) const {
+  Encoded encodeBlock(const Tokenizer &t, const CorpusBlock &block, const CorpusOptions &corpus, bool isVal) const {
     Encoded e;
     int64_t units = isVal ? 0 : startOf(block);
     forTexts(block, corpus, [&](std::string_view text) {
@@ -322,8 +322,8 @@ private:
     auto encodeAll = [&](const CorpusOptions &corpus, bool isVal) {
       passes.run<Encoded>(
           "encoding", isVal ? sizeOfFiles(train) : 0, corpus,
-          [&](unsigned thread, const Block &block) { return encodeBlock(of[thread], block, corpus, isVal); },
-          [&](const Block &, const Encoded &e) {
+          [&](unsigned thread, const CorpusBlock &block) { return encodeBlock(of[thread], block, corpus, isVal); },
+          [&](const CorpusBlock &, const Encoded &e) {
             write(e.train, trainFile, r.trainBytes);
             if (valFile)
               write(e.val, *valFile, r.valBytes);

@@ -63,7 +63,7 @@ private:
   const Kind kind;
   const CorpusOptions options;
   CorpusReader reader;
-  Block block;
+  CorpusBlock block;
   size_t at = 0;       // in the block
   int64_t number = 0;  // of the last line that was read
   int64_t began = 0;   // line where the last record begins

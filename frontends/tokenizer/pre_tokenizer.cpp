@@ -16,7 +16,8 @@ struct Part {
 };
 
 /// Joins matches and what lies between them as `behavior` says, and hands the parts on.
-void handOut(std::string_view text, Place place, const std::vector<Part> &parts, SplitBehavior behavior, Words words) {
+void handOut(std::string_view text, WordPlace place, const std::vector<Part> &parts, SplitBehavior behavior,
+             Words words) {
   std::vector<Part> joined;
   const bool backwards = behavior == SplitBehavior::mergedWithNext;
   bool before = false;  // whether the part before was a match
@@ -93,7 +94,7 @@ class SplitOnRegex : public PreTokenizer {
 public:
   SplitOnRegex(Regex pattern, SplitBehavior behavior, bool invert, bool cuts)
       : pattern(std::move(pattern)), behavior(behavior), invert(invert), cuts(cuts) {}
-  void split(std::string_view text, Place place, Words words) const override {
+  void split(std::string_view text, WordPlace place, Words words) const override {
     std::vector<Part> parts;
     size_t done = 0;
     for (const auto &[begin, end] : pattern.findAll(text)) {
@@ -118,7 +119,7 @@ class SplitOnText : public PreTokenizer {
 public:
   SplitOnText(std::string pattern, SplitBehavior behavior, bool invert)
       : pattern(std::move(pattern)), behavior(behavior), invert(invert) {}
-  void split(std::string_view text, Place place, Words words) const override {
+  void split(std::string_view text, WordPlace place, Words words) const override {
     std::vector<Part> parts;
     size_t done = 0;
     for (size_t at; !pattern.empty() && (at = text.find(pattern, done)) != std::string_view::npos;) {
@@ -141,7 +142,7 @@ private:
 class SplitByHand : public PreTokenizer {
 public:
   explicit SplitByHand(FirstWord firstWord) : firstWord(firstWord) {}
-  void split(std::string_view text, Place place, Words words) const override {
+  void split(std::string_view text, WordPlace place, Words words) const override {
     while (!text.empty()) {
       const size_t n = firstWord(text);
       words(text.substr(0, n), place);
@@ -159,7 +160,7 @@ private:
 class Digits : public PreTokenizer {
 public:
   explicit Digits(bool individual) : individual(individual) {}
-  void split(std::string_view text, Place place, Words words) const override {
+  void split(std::string_view text, WordPlace place, Words words) const override {
     handOut(text, place, partsByCharacter(text, [](uint32_t c) { return charClass(c) == CharClass::number; }),
             individual ? SplitBehavior::isolated : SplitBehavior::contiguous, words);
   }
@@ -173,7 +174,7 @@ private:
 class Punctuation : public PreTokenizer {
 public:
   explicit Punctuation(SplitBehavior behavior) : behavior(behavior) {}
-  void split(std::string_view text, Place place, Words words) const override {
+  void split(std::string_view text, WordPlace place, Words words) const override {
     handOut(text, place, partsByCharacter(text, isPunctuation), behavior, words);
   }
   Cut cutBeforeLineFeed() const override { return Cut::within; }
@@ -184,7 +185,7 @@ private:
 
 class WhitespaceSplit : public PreTokenizer {
 public:
-  void split(std::string_view text, Place place, Words words) const override {
+  void split(std::string_view text, WordPlace place, Words words) const override {
     handOut(text, place, partsByCharacter(text, isSpaceCharacter), SplitBehavior::removed, words);
   }
   Cut cutBeforeLineFeed() const override { return Cut::always; }
@@ -192,9 +193,9 @@ public:
 
 class BertPreTokenizer : public PreTokenizer {
 public:
-  void split(std::string_view text, Place place, Words words) const override {
+  void split(std::string_view text, WordPlace place, Words words) const override {
     handOut(text, place, partsByCharacter(text, isSpaceCharacter), SplitBehavior::removed,
-            [&](std::string_view part, Place at) {
+            [&](std::string_view part, WordPlace at) {
               handOut(part, at, partsByCharacter(part, isPunctuation), SplitBehavior::isolated, words);
             });
   }
@@ -205,14 +206,14 @@ class ByteLevel : public PreTokenizer {
 public:
   ByteLevel(bool prefixSpace, bool splitWords, bool print)
       : prefixSpace(prefixSpace), splitWords(splitWords), print(print) {}
-  void split(std::string_view text, Place place, Words words) const override {
+  void split(std::string_view text, WordPlace place, Words words) const override {
     std::string spaced;
     if (prefixSpace && text[0] != ' ' && !(place.start && place.continues)) {
       spaced = " ";
       spaced += text;
       text = spaced;
     }
-    auto hand = [&](std::string_view word, Place at) {
+    auto hand = [&](std::string_view word, WordPlace at) {
       if (print)
         words(printableBytes(word), at);
       else
@@ -234,7 +235,7 @@ class Metaspace : public PreTokenizer {
 public:
   Metaspace(std::string replacement, PrependScheme scheme, bool splits)
       : replacement(std::move(replacement)), scheme(scheme), splits(splits) {}
-  void split(std::string_view text, Place place, Words words) const override {
+  void split(std::string_view text, WordPlace place, Words words) const override {
     std::string spaced(text);
     replaceAll(spaced, " ", replacement);
     const bool prepends = scheme == PrependScheme::always || (scheme == PrependScheme::first && place.start);
@@ -256,7 +257,7 @@ private:
 class AllOf : public PreTokenizer {
 public:
   explicit AllOf(std::vector<std::unique_ptr<PreTokenizer>> all) : all(std::move(all)) {}
-  void split(std::string_view text, Place place, Words words) const override { splitFrom(0, text, place, words); }
+  void split(std::string_view text, WordPlace place, Words words) const override { splitFrom(0, text, place, words); }
   bool takesBytes() const override {
     for (const auto &p : all)
       if (!p->takesBytes())
@@ -276,10 +277,10 @@ public:
   }
 
 private:
-  void splitFrom(size_t step, std::string_view text, Place place, Words words) const {
+  void splitFrom(size_t step, std::string_view text, WordPlace place, Words words) const {
     if (step == all.size())
       return words(text, place);
-    all[step]->split(text, place, [&](std::string_view part, Place at) { splitFrom(step + 1, part, at, words); });
+    all[step]->split(text, place, [&](std::string_view part, WordPlace at) { splitFrom(step + 1, part, at, words); });
   }
   std::vector<std::unique_ptr<PreTokenizer>> all;
 };

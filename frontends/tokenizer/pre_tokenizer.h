@@ -16,19 +16,19 @@
 namespace gptc {
 
 /// Where a word stands.
-struct Place {
+struct WordPlace {
   bool start = true;       // at the very start of the text
   bool continues = false;  // which goes on where an earlier one ended
 };
 
-using Words = llvm::function_ref<void(std::string_view word, Place place)>;
+using Words = llvm::function_ref<void(std::string_view word, WordPlace place)>;
 
 class PreTokenizer {
 public:
   virtual ~PreTokenizer() = default;
   /// Calls `words` for each word of a text that is not empty, in order. The text is valid UTF-8, unless the step takes
   /// any bytes.
-  virtual void split(std::string_view text, Place place, Words words) const = 0;
+  virtual void split(std::string_view text, WordPlace place, Words words) const = 0;
   /// Whether a text may be any bytes.
   virtual bool takesBytes() const { return false; }
   /// Whether the words stay the same if a text is cut between an ASCII letter and a line feed.

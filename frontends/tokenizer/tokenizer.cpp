@@ -73,9 +73,9 @@ public:
   WordEncoder(const Pipeline &p, WordCache &cache, std::vector<int32_t> &out)
       : p(p), cache(cache), out(out), cutsBeforeSpace(p.model->cutsBeforeSpace()) {}
 
-  void words(std::string_view text, Place place) {
+  void words(std::string_view text, WordPlace place) {
     if (p.preTokenizer)
-      p.preTokenizer->split(text, place, [this](std::string_view word, Place) { this->word(word); });
+      p.preTokenizer->split(text, place, [this](std::string_view word, WordPlace) { this->word(word); });
     else
       word(text);
   }
@@ -127,7 +127,7 @@ int64_t Tokenizer::encode(std::string_view text, std::vector<int32_t> &out, cons
       out.push_back(s->token);
   WordEncoder encoder(p, *cache, out);
   // A vocabulary may have its control tokens as words, too.
-  auto encodeWords = [&](std::string_view words, Place place) {
+  auto encodeWords = [&](std::string_view words, WordPlace place) {
     const size_t before = out.size();
     encoder.words(words, place);
     if (options.foreign)
@@ -203,7 +203,7 @@ CutPoint Tokenizer::cut() const {
   if (p.normalizer)
     p.normalizer->apply(text, true);
   if (p.preTokenizer)
-    p.preTokenizer->split(text, {true, true}, [&](std::string_view word, Place) { words += word; });
+    p.preTokenizer->split(text, {true, true}, [&](std::string_view word, WordPlace) { words += word; });
   else
     words = text;
   return words == "a\u2581b" ? CutPoint::beforeSpace : CutPoint::nowhere;

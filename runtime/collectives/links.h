@@ -15,8 +15,8 @@ struct LinkError {
 
 class Links {
 public:
-  /// A message under way. Its links own it and must outlive it.
-  class Message;
+  /// A message under way; each implementation derives its own. Its links own it and must outlive it.
+  struct Message {};
 
   virtual ~Links() = default;
 

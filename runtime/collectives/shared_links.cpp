@@ -20,8 +20,9 @@ namespace gptc {
 
 using Clock = std::chrono::steady_clock;
 
-class Links::Message {
-public:
+namespace {
+
+struct SharedMessage : Links::Message {
   int peer;
   bool sends;
   uint64_t slot;
@@ -30,8 +31,6 @@ public:
   size_t moved = 0;
   bool named = false;  // slot and length have been written or read
 };
-
-namespace {
 
 constexpr size_t ringBytes = 1 << 20;
 constexpr size_t blockBytes = 64 << 10;  // the other side is notified after this many bytes
@@ -136,18 +135,19 @@ public:
   }
 
   Message *send(int peer, uint64_t slot, const void *at, size_t n, LinkError &e) noexcept override {
-    auto *m = new Message{peer, true, slot, static_cast<char *>(const_cast<void *>(at)), n};
+    auto *m = new SharedMessage{{}, peer, true, slot, static_cast<char *>(const_cast<void *>(at)), n};
     queues[size_t(peer)].out.push_back(m);
     write(peer, e);
     return m;
   }
   Message *receive(int peer, uint64_t slot, void *at, size_t n, LinkError &e) noexcept override {
-    auto *m = new Message{peer, false, slot, static_cast<char *>(at), n};
+    auto *m = new SharedMessage{{}, peer, false, slot, static_cast<char *>(at), n};
     queues[size_t(peer)].in.push_back(m);
     return m;
   }
 
-  bool wait(Message *m, int64_t milliseconds, LinkError &e) noexcept override {
+  bool wait(Message *message, int64_t milliseconds, LinkError &e) noexcept override {
+    const auto *m = static_cast<SharedMessage *>(message);
     const auto until = Clock::now() + std::chrono::milliseconds(milliseconds);
     auto ended = [&] { return m->named && m->moved == m->bytes; };
     for (int idle = 0;; ++idle) {
@@ -181,7 +181,8 @@ public:
     }
   }
 
-  void free(Message *m) noexcept override {
+  void free(Message *message) noexcept override {
+    auto *m = static_cast<SharedMessage *>(message);
     Queue &q = queues[size_t(m->peer)];
     std::erase(m->sends ? q.out : q.in, m);
     delete m;
@@ -205,7 +206,7 @@ private:
   int fd = -1;
   std::vector<Segment *> segments;
   struct Queue {
-    std::deque<Message *> out, in;
+    std::deque<SharedMessage *> out, in;
   };
   std::vector<Queue> queues;
   std::atomic<bool> aborted{false};
@@ -275,10 +276,10 @@ private:
 
   /// Messages in their order, each a header and then blocks, into a ring or out of it, as far as there is room or
   /// something there. False where nothing could be moved.
-  bool move(std::deque<Message *> &queue, Ring &r, int peer, LinkError &e) {
+  bool move(std::deque<SharedMessage *> &queue, Ring &r, int peer, LinkError &e) {
     bool any = false;
     while (!queue.empty()) {
-      Message &m = *queue.front();
+      SharedMessage &m = *queue.front();
       std::atomic<uint64_t> &own = m.sends ? r.written : r.read;
       const uint64_t at = own.load(std::memory_order_relaxed);
       const size_t most = m.sends ? ringBytes - size_t(at - r.read.load(std::memory_order_acquire))

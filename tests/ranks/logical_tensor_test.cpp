@@ -65,7 +65,7 @@ RankCut cutOf(const Form &f, int64_t tensor, bool logical = true) {
 }
 
 /// The name of the first state that differs, or "losses"; "" if all bits are the same.
-std::string firstDifference(const Outcome &a, const Outcome &b) {
+std::string firstDifference(const RanksOutcome &a, const RanksOutcome &b) {
   if (a.losses != b.losses)
     return "losses";
   if (a.states.size() != b.states.size())
@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, LogicalTensor, testing::Range(0, int(forms.size(
 
 TEST_P(LogicalTensor, AnyNumberOfRanksGivesTheSameBits) {
   const Form &f = forms[GetParam()];
-  const Outcome alone = train(cutOf(f, 1), steps);
+  const RanksOutcome alone = train(cutOf(f, 1), steps);
   EXPECT_LT(alone.losses.back(), alone.losses.front()) << "it learns nothing";
   for (int64_t tensor = 2; tensor <= f.parts; tensor *= 2)
     EXPECT_EQ(firstDifference(train(cutOf(f, tensor), steps), alone), "") << tensor << " ranks";
@@ -98,7 +98,7 @@ TEST_P(LogicalTensor, WithoutItTheyDiffer) {
 TEST(LogicalTensorMesh, DataRanksAndStagesGiveTheSameBits) {
   for (int form : {0, 1}) {
     const Form &f = forms[form];
-    const Outcome alone = train(cutOf(f, 1), steps);
+    const RanksOutcome alone = train(cutOf(f, 1), steps);
     struct Mesh {
       int64_t data, stage, microBatches, tensor;
     };

@@ -12,7 +12,7 @@ class Ranks : public testing::TestWithParam<RankCut> {};
 
 TEST_P(Ranks, GiveTheBitsOfOne) {
   const RankCut c = GetParam();
-  const Outcome expected = train({1, 0, 4, "tree", c.compute, c.optimizer}, 3), got = train(c, 3);
+  const RanksOutcome expected = train({1, 0, 4, "tree", c.compute, c.optimizer}, 3), got = train(c, 3);
   ASSERT_EQ(expected.losses.size(), 3u);
   EXPECT_LT(expected.losses[2], expected.losses[0]) << "it learns nothing";
   EXPECT_EQ(got.losses, expected.losses);
@@ -28,7 +28,7 @@ TEST(Ranks, RoundMomentsByTheNumbersOfOne) {
   for (const char *optimizer : {"adamw", "sgd"}) {
     RankCut one{.microBatches = 4, .compute = "bf16", .optimizer = optimizer};
     one.settings = {"precision.optimizer_state=bf16"};
-    const Outcome expected = train(one, 3);
+    const RanksOutcome expected = train(one, 3);
     for (int64_t stage : {0, 1, 3}) {
       RankCut four = one;
       four.data = 4, four.stage = stage, four.microBatches = 1;
@@ -37,7 +37,7 @@ TEST(Ranks, RoundMomentsByTheNumbersOfOne) {
     // Parts along "tensor" have numbers of their own, which do not depend on who has a piece of them.
     RankCut pairs = one;
     pairs.tensor = 2;
-    const Outcome ofTwo = train(pairs, 3);
+    const RanksOutcome ofTwo = train(pairs, 3);
     pairs.data = 2, pairs.stage = 3, pairs.microBatches = 2;
     EXPECT_TRUE(train(pairs, 3) == ofTwo) << optimizer;
   }
@@ -74,10 +74,10 @@ TEST(RanksMemory, StatesOfARankFollowTheory) {
 /// The order between ranks is free: gradients are summed in every micro-step and accumulate as pieces. Adam divides by
 /// roots of moments, so that rounding shows; losses before the third update differ by little.
 TEST(Ranks, OfStageTwoAccumulatePiecesWhereTheOrderIsFree) {
-  const Outcome expected = train({1, 0, 4}, 3);
+  const RanksOutcome expected = train({1, 0, 4}, 3);
   for (int64_t stage : {2, 3}) {
     const RankCut cut{.data = 4, .stage = stage, .microBatches = 2, .order = "fast"};
-    const Outcome got = train(cut, 3);
+    const RanksOutcome got = train(cut, 3);
     EXPECT_TRUE(train(cut, 3) == got) << "two runs differ";
     for (size_t i = 0; i < 3; ++i)
       EXPECT_NEAR(got.losses[i], expected.losses[i], 1e-4 * expected.losses[i]) << i;

@@ -397,7 +397,7 @@ std::vector<float> floatsOf(const std::vector<char> &bytes) {
   return f;
 }
 
-double distance(const Outcome &a, const Outcome &b, const std::string &name) {
+double distance(const RanksOutcome &a, const RanksOutcome &b, const std::string &name) {
   const std::vector<float> x = floatsOf(a.states.at(name)), y = floatsOf(b.states.at(name));
   double worst = 0;
   for (size_t i = 0; i < x.size(); ++i)
@@ -418,7 +418,7 @@ protected:
     if (c.optimizer == "adamw")
       c.settings.insert(c.settings.end(), smooth.begin(), smooth.end());
     one.settings = other.settings = c.settings;
-    const Outcome a = train(one, 3), b = train(other, 3), got = train(c, 3);
+    const RanksOutcome a = train(one, 3), b = train(other, 3), got = train(c, 3);
     constexpr double factor = 16;
     for (size_t i = 0; i < a.losses.size(); ++i)
       EXPECT_NEAR(got.losses[i], a.losses[i], factor * std::fabs(a.losses[i] - b.losses[i]) + 0x1p-20 * a.losses[i])
@@ -441,7 +441,7 @@ protected:
       one.settings = wide.settings = c.settings;
       RankCut parts = one;
       parts.settings.push_back(fmt::format("parallel.logical_tensor={}", c.tensor));
-      const Outcome a = train(one, 3), b = train(wide, 3), inParts = train(parts, 3), got = train(c, 3);
+      const RanksOutcome a = train(one, 3), b = train(wide, 3), inParts = train(parts, 3), got = train(c, 3);
       for (size_t i = 0; i < a.losses.size(); ++i) {
         moved = std::max(
             {moved, double(std::fabs(a.losses[i] - b.losses[i])), double(std::fabs(a.losses[i] - inParts.losses[i]))});
@@ -458,7 +458,7 @@ protected:
 
 private:
   /// The largest difference of all states.
-  static double farthest(const Outcome &a, const Outcome &b) {
+  static double farthest(const RanksOutcome &a, const RanksOutcome &b) {
     double most = 0;
     for (const auto &[name, bytes] : a.states)
       most = std::max(most, distance(a, b, name));
@@ -475,7 +475,7 @@ TEST_F(TensorPlans, TwoByTwoRanks) { expectAsGoodAsOne({2, 1, 2, "tree", "fp32",
 // Ranks along "data" change no bit, in any stage, whatever the micro-batch: sequences are cut all alike.
 TEST_F(TensorPlans, DataRanksGiveTheBitsOfOne) {
   for (const char *compute : {"fp32", "bf16"}) {
-    const Outcome expected = train({1, 0, 4, "tree", compute, "adamw", 2}, 3);
+    const RanksOutcome expected = train({1, 0, 4, "tree", compute, "adamw", 2}, 3);
     for (const RankCut &c :
          {RankCut{1, 0, 8, "tree", compute, "adamw", 2}, RankCut{2, 0, 2, "tree", compute, "adamw", 2},
           RankCut{2, 1, 4, "tree", compute, "adamw", 2}, RankCut{2, 3, 2, "tree", compute, "adamw", 2}})

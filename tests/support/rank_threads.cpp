@@ -196,12 +196,12 @@ EveryRanksResults runOnRanks(const std::string &text, const std::string &target)
   return all;
 }
 
-Outcome train(const RankCut &c, int steps) {
+RanksOutcome train(const RankCut &c, int steps) {
   const std::unique_ptr<Module> planned = plannedFor(c);
   const Module &m = *planned;
   const Mesh mesh = Mesh::of(m);
   const int64_t batch = sequences / c.data / c.microBatches, shards = m.attrs.getInt("shards");
-  std::vector<Outcome> of(c.ranks());
+  std::vector<RanksOutcome> of(c.ranks());
   onRanks(m, targetOf(c), [&](int r, Executor &executor) {
     initializeStates(executor, 7);
     std::vector<int32_t> x, y;

@@ -33,10 +33,10 @@ struct RankCut {
 
 constexpr int64_t sequences = 8, block = 16, logicalShards = 4, vocabulary = 61;
 
-struct Outcome {
+struct RanksOutcome {
   std::map<std::string, std::vector<char>> states;  // whole parameters and moments
   std::vector<float> losses;
-  bool operator==(const Outcome &) const = default;
+  bool operator==(const RanksOutcome &) const = default;
 };
 
 /// The one-layer module that all these tests train, before any pass.
@@ -66,7 +66,7 @@ struct EveryRanksResults {
 };
 EveryRanksResults runOnRanks(const std::string &text, const std::string &target = "cpu");
 /// Trains `steps` steps from seed 7. Expects the same outcome on all ranks.
-Outcome train(const RankCut &c, int steps);
+RanksOutcome train(const RankCut &c, int steps);
 /// Fills in tokens and targets of `count` sequences of a step, from number `sequence` on.
 void fillBatch(int step, int64_t sequence, int64_t count, std::vector<int32_t> &x, std::vector<int32_t> &y);
 

@@ -31,14 +31,12 @@ namespace gptc {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-/// Declared in Links, so that users see a type.
-class Links::Message {
-public:
-  std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
-  bool sends;
-};
-
 namespace {
+
+struct GlooMessage : Links::Message {
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+  bool sends = false;
+};
 
 void describe(LinkError &e, LinkError::Kind kind, const char *text) {
   e.kind = kind;
@@ -144,7 +142,8 @@ public:
     return start(peer, slot, at, n, false, e);
   }
 
-  bool wait(Message *m, int64_t milliseconds_, LinkError &e) noexcept override {
+  bool wait(Message *message, int64_t milliseconds_, LinkError &e) noexcept override {
+    auto *m = static_cast<GlooMessage *>(message);
     const milliseconds limit(std::max<int64_t>(milliseconds_, 1));
     {
       std::lock_guard lock(mutex);
@@ -165,7 +164,7 @@ public:
     return done;
   }
 
-  void free(Message *m) noexcept override { delete m; }
+  void free(Message *m) noexcept override { delete static_cast<GlooMessage *>(m); }
 
   void abort() noexcept override {
     std::lock_guard lock(mutex);
@@ -197,11 +196,11 @@ private:
   std::shared_ptr<gloo::transport::Context> context;
   std::mutex mutex;
   bool aborted = false;
-  Message *waiting = nullptr;
+  GlooMessage *waiting = nullptr;
 
   Message *start(int peer, uint64_t slot, void *at, size_t n, bool sends, LinkError &e) noexcept {
     const WithoutSigpipe guard;
-    auto m = std::unique_ptr<Message>(new (std::nothrow) Message);
+    auto m = std::unique_ptr<GlooMessage>(new (std::nothrow) GlooMessage);
     const bool begun = m && guarded(e, milliseconds(0), [&] {
                          m->sends = sends;
                          m->buffer = context->createUnboundBuffer(at, n);

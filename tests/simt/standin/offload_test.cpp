@@ -16,10 +16,10 @@ protected:
   static void expectTheSame(RankCut c, const std::string &what) {
     c.target = "cuda:sm_90a";
     const int steps = sized(2, 3);  // the second one is with moments
-    const Outcome want = train(c, steps);
+    const RanksOutcome want = train(c, steps);
     c.settings.push_back("parallel.offload=optimizer");
     setenv("GPTC_STANDIN_ORDER", "1", 1);  // the newest first
-    const Outcome got = train(c, steps);
+    const RanksOutcome got = train(c, steps);
     unsetenv("GPTC_STANDIN_ORDER");
     EXPECT_EQ(got.losses, want.losses) << what;
     for (const auto &[name, bytes] : want.states) {

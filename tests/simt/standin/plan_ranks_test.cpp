@@ -23,8 +23,8 @@ RankCut onGpus(RankCut c) {
 const int kSteps = sized(2, 3);
 
 /// What one GPU gives, with as many logical shards; computed once.
-const Outcome &ofOne(const RankCut &c, int steps) {
-  static std::map<std::string, Outcome> known;
+const RanksOutcome &ofOne(const RankCut &c, int steps) {
+  static std::map<std::string, RanksOutcome> known;
   const std::string key = fmt::format("{} {} {}", c.compute, c.optimizer, steps);
   if (auto it = known.find(key); it != known.end())
     return it->second;
@@ -32,7 +32,7 @@ const Outcome &ofOne(const RankCut &c, int steps) {
   return known[key] = train(onGpus(one), steps);
 }
 
-void expectSame(const Outcome &got, const Outcome &want, const std::string &what) {
+void expectSame(const RanksOutcome &got, const RanksOutcome &want, const std::string &what) {
   EXPECT_EQ(got.losses, want.losses) << what;
   for (const auto &[name, bytes] : want.states) {
     auto it = got.states.find(name);
@@ -42,7 +42,7 @@ void expectSame(const Outcome &got, const Outcome &want, const std::string &what
 }
 
 /// Of runs that add in other orders.
-void expectNear(const Outcome &got, const Outcome &want, double most, const std::string &what) {
+void expectNear(const RanksOutcome &got, const RanksOutcome &want, double most, const std::string &what) {
   ASSERT_EQ(got.losses.size(), want.losses.size());
   for (size_t i = 0; i < want.losses.size(); ++i)
     EXPECT_NEAR(got.losses[i], want.losses[i], most * want.losses[i]) << what << ", step " << i;
@@ -72,7 +72,7 @@ TEST_F(PlanRanksTest, GiveTheBitsOfOneGpu) {
 // Kernels but attention have the CPU's bits, and so have sums over ranks.
 TEST_F(PlanRanksTest, AreAsNearToTheCpusRanksAsOneGpuToOneCpu) {
   const RankCut c{4, 1, 1};
-  const Outcome got = train(onGpus(c), kSteps);
+  const RanksOutcome got = train(onGpus(c), kSteps);
   expectSame(got, ofOne(c, kSteps), "four ranks");
   expectNear(got, train(c, kSteps), 1e-4, "four ranks");
 }
@@ -90,7 +90,7 @@ TEST_F(PlanRanksTest, TheOrderMayBeNccls) {
 TEST_F(PlanRanksTest, ShareLayers) {
   // Another order of sums for each number of ranks along "tensor", the same for any along "data".
   const RankCut two{.data = 1, .microBatches = logicalShards, .tensor = 2};
-  const Outcome want = train(onGpus(two), kSteps);
+  const RanksOutcome want = train(onGpus(two), kSteps);
   expectNear(want, ofOne(two, kSteps), 1e-4, "two ranks");
   expectSame(train(onGpus({.data = 2, .stage = 3, .microBatches = 2, .tensor = 2}), kSteps), want, "stage 3");
 }
@@ -98,7 +98,7 @@ TEST_F(PlanRanksTest, ShareLayers) {
 /// A plan's collectives go on a stream of their own, and kernels beside them, on whatever driver's order.
 TEST_F(PlanRanksTest, WhateverTheDriversOrder) {
   const RankCut c{.data = 2, .stage = 3, .microBatches = 2, .bucket = 1};
-  const Outcome want = ofOne(c, kSteps);
+  const RanksOutcome want = ofOne(c, kSteps);
   for (const char *order : {"0", "1"}) {
     setenv("GPTC_STANDIN_ORDER", order, 1);
     expectSame(train(onGpus(c), kSteps), want, std::string("order ") + order);
