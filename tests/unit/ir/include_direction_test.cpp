@@ -1,15 +1,17 @@
 // The arrows of the architecture, read from the sources: who may include whom, where LLVM's heavy headers may stand,
 // and how long a file may grow.
-#include "llvm/ADT/STLExtras.h"
+#include "tests/unit/ir/source_tree.h"
+
 #include "llvm/ADT/StringRef.h"
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <set>
 
 namespace fs = std::filesystem;
+using gptc::test::sourceFiles;
+using gptc::test::topFolders;
 
 namespace {
 
@@ -36,35 +38,16 @@ llvm::StringRef included(llvm::StringRef line) {
   return line.take_until([](char c) { return c == '>' || c == '"'; });
 }
 
-/// The folders of the source tree: all but hidden ones and what builds write.
-const std::vector<std::string> &topFolders() {
-  static const std::vector<std::string> all = [] {
-    std::vector<std::string> found;
-    for (const auto &entry : fs::directory_iterator(GPTC_SOURCE_DIR))
-      if (const std::string name = entry.path().filename(); entry.is_directory() && name[0] != '.' && name != "build")
-        found.push_back(name);
-    return found;
-  }();
-  return all;
-}
-
 std::vector<Source> sources() {
   std::vector<Source> all;
-  const fs::path root = GPTC_SOURCE_DIR;
-  for (const std::string &folder : topFolders())
-    for (const auto &entry : fs::recursive_directory_iterator(root / folder)) {
-      const std::string extension = entry.path().extension().string();
-      if (!entry.is_regular_file() ||
-          !llvm::is_contained({".cpp", ".cc", ".h", ".hpp", ".def", ".inc", ".cuh", ".cu"}, extension))
-        continue;
-      const fs::path path = fs::relative(entry.path(), root);
-      Source s{path.string(), path.parent_path().string(), {}};
-      std::ifstream in(entry.path());
-      for (std::string line; std::getline(in, line); ++s.lines)
-        if (llvm::StringRef name = included(line); !name.empty())
-          s.includes.push_back(name.str());
-      all.push_back(std::move(s));
-    }
+  for (const fs::path &path : sourceFiles()) {
+    Source s{path.string(), path.parent_path().string(), {}};
+    std::ifstream in(fs::path(GPTC_SOURCE_DIR) / path);
+    for (std::string line; std::getline(in, line); ++s.lines)
+      if (llvm::StringRef name = included(line); !name.empty())
+        s.includes.push_back(name.str());
+    all.push_back(std::move(s));
+  }
   return all;
 }
 
