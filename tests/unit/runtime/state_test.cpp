@@ -54,6 +54,12 @@ const char *kStates = R"(module {
   state @c : f32[] {kind="counter", init="const", value=0.25}
 })";
 
+/// The same in a model of so long a context.
+std::string withContext(int64_t tokens) {
+  std::string text = kStates;
+  return text.insert(text.find('{'), "{block_size=" + std::to_string(tokens) + "} ");
+}
+
 int64_t counter(const Fixture &f, const char *name) { return *static_cast<const int64_t *>(f.executor->state(name)); }
 
 TEST(InitialValues, AgreeWithTheInterpreter) {
@@ -393,7 +399,8 @@ TEST_F(CheckpointTest, KeysThatStandForTheirDefaultsMustAgree) {
   EXPECT_TRUE(load(f)->notes.empty());
   model.keys.erase("window");
   model.keys["qkv_bias"] = "true";
-  EXPECT_EQ(codeThrown([&] { loadWeights(*f.executor, stepDir(2), model); }, &message),
+  Fixture g(withContext(16).c_str());
+  EXPECT_EQ(codeThrown([&] { loadWeights(*g.executor, stepDir(2), model); }, &message),
             int(ErrorCode::CheckpointMismatch));
   EXPECT_NE(message.find("window is 8 there and has its default in the plan"), std::string::npos) << message;
   EXPECT_NE(message.find("qkv_bias has its default there and is true in the plan"), std::string::npos) << message;
@@ -401,6 +408,42 @@ TEST_F(CheckpointTest, KeysThatStandForTheirDefaultsMustAgree) {
   model.keys.erase("qkv_bias");
   model.keys["window"] = "8";
   EXPECT_TRUE(load(f));
+}
+
+// Windows of the context's length and longer hide nothing. Such a one may still say which layers rotate otherwise.
+TEST_F(CheckpointTest, WindowsBeyondTheContextAreNone) {
+  using Keys = std::map<std::string, std::string>;
+  Fixture g(withContext(16).c_str());
+  const Keys common = {{"norm", "\"rmsnorm\""}, {"norm_eps", "1e-05"}};
+  int64_t step = 0;
+  auto difference = [&](const Keys &saved, const Keys &planned) {
+    model.keys = common;
+    model.keys.insert(saved.begin(), saved.end());
+    save(++step);
+    model.keys = common;
+    model.keys.insert(planned.begin(), planned.end());
+    std::string message;
+    const int code = codeThrown([&] { loadWeights(*g.executor, stepDir(step), model); }, &message);
+    EXPECT_EQ(code, message.empty() ? 0 : int(ErrorCode::CheckpointMismatch)) << message;
+    return message.substr(std::min(message.size(), message.rfind(": ") + 2));
+  };
+  for (const char *window : {"16", "17", "4096"}) {
+    const Keys hidesNothing = {{"window", window}},
+               rotates = {{"window", window}, {"window_rope_theta", "10000.0"}, {"layers_without_window", "2"}};
+    EXPECT_EQ(difference(hidesNothing, {}), "") << window;
+    EXPECT_EQ(difference({}, hidesNothing), "") << window;
+    EXPECT_EQ(difference(hidesNothing, {{"window", "16"}}), "") << window;
+    EXPECT_EQ(difference({{"window", window}, {"layers_without_window", "2"}}, {}), "") << window;
+    Keys longest = rotates, others = rotates;
+    longest["window"] = "16", others["layers_without_window"] = "3";
+    EXPECT_EQ(difference(rotates, longest), "") << window;
+    EXPECT_EQ(difference(rotates, others), "layers_without_window is 2 there and 3 in the plan") << window;
+    EXPECT_NE(difference(rotates, {}).find("window_rope_theta is 10000.0 there and has its default"), std::string::npos)
+        << window;
+  }
+  EXPECT_EQ(difference({{"window", "15"}}, {}), "window is 15 there and has its default in the plan");
+  EXPECT_EQ(difference({}, {{"window", "15"}}), "window has its default there and is 15 in the plan");
+  EXPECT_EQ(difference({{"window", "15"}}, {{"window", "15"}}), "");
 }
 
 TEST_F(CheckpointTest, OfAnotherPrecisionIsConverted) {
