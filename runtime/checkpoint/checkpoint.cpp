@@ -644,8 +644,8 @@ std::vector<std::string> weightFiles(const std::string &folder) {
   }
   std::vector<std::string> paths;
   for (const std::string &name : names) {
-    if (name.find('/') != std::string::npos)
-      why = fmt::format("it names {}", name);
+    if (name.empty() || name == "." || name == ".." || name.find_first_of(std::string_view("/\0", 2)) != name.npos)
+      why = fmt::format("it names \"{}\", which is no file of this folder", name.c_str());
     paths.push_back(fmt::format("{}/{}", folder, name));
   }
   if (!why.empty() || paths.empty())

@@ -1,4 +1,5 @@
 // What a checkpoint's folder holds, the links beside it, and what becomes of it for other programs.
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_saver.h"
 #include "runtime/checkpoint/export_folder.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -10,6 +11,8 @@
 #include "support/diagnostics.h"
 #include "support/json.h"
 #include "temp_dir.h"
+
+#include "llvm/ADT/StringRef.h"
 
 #include <bit>
 #include <cmath>
@@ -386,6 +389,38 @@ TEST_F(ExportFolder, OfDamagedWeightsIsNone) {
   damageFile(stepDir(3) + "/model.safetensors", 600);
   EXPECT_EQ(code("out"), int(ErrorCode::CheckpointDamaged));
   EXPECT_FALSE(fs::exists(dir / "out"));
+}
+
+// Another program's index is hostile until it is checked: every file that it names is one of its folder.
+TEST(WeightFiles, NamesThatLeadOutOfTheFolderAreRefused) {
+  const TempDir dir;
+  fs::create_directories(dir / "model/sub");
+  const std::string folder = dir / "model", index = folder + "/model.safetensors.index.json";
+  auto said = [&](const json &map) -> std::string {
+    writeFile(index, json{{"weight_map", map}}.dump());
+    try {
+      weightFiles(folder);
+    } catch (const UserError &e) {
+      EXPECT_FALSE(e.diagnostics[0].help.empty());
+      return fmt::format("{} {}", int(e.diagnostics[0].code), e.diagnostics[0].message);
+    }
+    return "";
+  };
+  const std::string inside = "model-00001-of-00002.safetensors", before = fmt::format("504 {}: ", index);
+  EXPECT_EQ(said({{"a", inside}, {"b", inside}}), "");
+  EXPECT_EQ(weightFiles(folder), std::vector{folder + "/" + inside});
+  // There, so that nothing else refuses them.
+  for (const char *there : {"outside.safetensors", "model/sub/x.safetensors"})
+    writeFile(dir / there, "mine");
+  for (const std::string &name :
+       {std::string("../outside.safetensors"), dir / "outside.safetensors", std::string("sub/x.safetensors"),
+        std::string("./") + inside, std::string("../model/") + inside, std::string("/"), std::string(".."),
+        std::string("."), std::string()})
+    EXPECT_EQ(said({{"a", inside}, {"b", name}}),
+              fmt::format("{}it names \"{}\", which is no file of this folder", before, name));
+  EXPECT_EQ(said({{"a", std::string("x\0y", 3)}}), before + "it names \"x\", which is no file of this folder");
+  EXPECT_EQ(said(json::object()), before + "no tensors");
+  EXPECT_TRUE(llvm::StringRef(said({{"a", 3}})).starts_with(before)) << said({{"a", 3}});
 }
 
 }  // namespace
