@@ -2,64 +2,19 @@
 #include "frontends/data_prepare.h"
 #include "frontends/label_prepare.h"
 #include "frontends/r_corpus.h"
-#include "runtime/train/metrics.h"
 #include "support/diagnostics.h"
 #include "support/stderr.h"
-#include "support/words.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/prepare_line.h"
 
-#include <chrono>
 #include <unistd.h>
 
 namespace gptc {
 
 namespace {
 
-/// One line that follows the work, on a terminal.
-class ProgressLine {
-public:
-  ~ProgressLine() { clear(); }
-  void show(const PrepareProgress &p) {
-    using namespace std::chrono;
-    constexpr auto between = milliseconds(200);
-    const steady_clock::time_point now = steady_clock::now();
-    if (p.doing != doing) {
-      doing = p.doing;
-      began = now;
-      before = p.done;
-    }
-    if (now - shown < between)
-      return;
-    shown = now;
-    const double seconds = duration<double>(now - began).count();
-    const double rate = seconds > 0 ? double(p.done - before) / seconds : 0;
-    std::string text = fmt::format("{} {}", p.doing, formatBytes(double(p.done)));
-    if (p.of)
-      text += fmt::format(" of {} ({:.0f}%)", formatBytes(double(p.of)), 100 * double(p.done) / double(p.of));
-    if (rate > 0) {
-      text += fmt::format(", {}/s", formatBytes(rate));
-      if (p.of > p.done)
-        text += fmt::format(", {} left", formatDuration(double(p.of - p.done) / rate));
-    }
-    clear();
-    printError("{}", text);
-    width = text.size();
-  }
-  void clear() {
-    if (width)
-      printError("\r{}\r", std::string(width, ' '));
-    width = 0;
-  }
-
-private:
-  std::string doing;
-  std::chrono::steady_clock::time_point began, shown;
-  int64_t before = 0;
-  size_t width = 0;
-};
-
-void prepareTextsWithLabels(const PrepareOptions &options, ProgressLine &progress) {
+void prepareTextsWithLabels(const PrepareOptions &options, PrepareLine &progress) {
   const LabelResult r = prepareLabels(options);
   progress.clear();
   fmt::print("{:<10} {}\n", "tokenizer", r.tokenizer);
@@ -82,7 +37,7 @@ void prepareTextsWithLabels(const PrepareOptions &options, ProgressLine &progres
 }
 
 void prepare(PrepareOptions options) {
-  ProgressLine progress;
+  PrepareLine progress(stderr);
   if (::isatty(STDERR_FILENO))
     options.progress = [&](const PrepareProgress &p) { progress.show(p); };
   if (!options.labels.empty())

@@ -1,0 +1,35 @@
+// The line that follows `gptc data prepare` on a terminal.
+#pragma once
+
+#include "frontends/data_prepare.h"
+
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+namespace gptc {
+
+class PrepareLine {
+public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit PrepareLine(std::FILE *out) : out(out) {}
+  ~PrepareLine() { clear(); }
+  PrepareLine(const PrepareLine &) = delete;
+  /// `counting 3 MB of 12 MB (25%), 1 MB/s, 0:09 left` in the place of what it showed before, at most five times a
+  /// second. The rate is that since the work which is being done began.
+  void show(const PrepareProgress &p, Clock::time_point now = Clock::now());
+  /// Takes the line away.
+  void clear();
+
+private:
+  std::FILE *const out;
+  std::string doing;
+  Clock::time_point began;
+  std::optional<Clock::time_point> shown;
+  int64_t before = 0;
+  size_t width = 0;
+};
+
+}  // namespace gptc
