@@ -5,6 +5,8 @@
 #include "frontends/tokenizer/utf8.h"
 #include "frontends/tokenizer/words.h"
 #include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/json.h"
 
 #include <gtest/gtest.h>
 
@@ -179,9 +181,9 @@ protected:
   }
 };
 
-TEST_F(Merges, MakeGpt2sTokens) {
-  // The first merges of GPT-2's own file; ids are then those of GPT-2.
-  write("#version: 0.2\n\xc4\xa0 t\n\xc4\xa0 a\nh e\ni n\nr e\n");
+TEST_F(Merges, MakeTokensInGpt2sOrder) {
+  // Printable bytes first, then the others, then what each line makes, then the end of a text.
+  write("#version: 0.2\n\xc4\xa0 t\n\xc4\xa0 s\nh e\no x\nn g\n");
   Tokenizer t = Tokenizer::fromMerges(file);
   EXPECT_EQ(t.vocabSize(), 262);
   EXPECT_EQ(t.encode("!"), (Ids{0}));
@@ -200,16 +202,17 @@ TEST_F(Merges, NameTheBadLine) {
   EXPECT_EQ(badLine(), 2u);
 }
 
-TEST(Gpt2, FirstThousandMerges) {
-  // The head of GPT-2's own merges file; the tokens are those that Hugging Face's tokenizers 0.23 makes of it.
-  Tokenizer t = Tokenizer::fromMerges(GPTC_SOURCE_DIR "/tests/unit/frontends/gpt2-merges-1000.txt");
-  const std::string text =
-      "It is a truth universally acknowledged, that we'll see 1812's naïve “prejudice”:\n\n  中文 and   more!!\t ";
-  EXPECT_EQ(t.encode(text),
-            (Ids{1026, 318,  257,  491, 1071, 555, 1191, 453, 257, 694, 77,  322, 992, 70, 276, 11,  326, 356, 1183,
-                 766,  1248, 1065, 338, 299,  64,  127,  107, 303, 564, 250, 79,  260, 73, 463, 501, 447, 251, 25,
-                 628,  220,  220,  160, 116,  255, 162,  244, 229, 290, 220, 220, 517, 0,  0,   197, 220}));
-  EXPECT_EQ(t.decode(t.encode(text)), text);
+TEST(Gpt2, AThousandMergesOfOurOwn) {
+  // Learned from our own documents; the ids are those of another encoder (merges/make.py).
+  const std::string folder = GPTC_SOURCE_DIR "/tests/unit/frontends/merges/";
+  const Tokenizer t = Tokenizer::fromMerges(folder + "merges-1000.txt");
+  EXPECT_EQ(t.vocabSize(), 1257);
+  const auto goldens = parseJson(readInput(folder + "ids.json", "goldens"));
+  EXPECT_GE(goldens.size(), 12u);
+  for (const auto &[text, ids] : goldens.get<std::vector<std::pair<std::string, Ids>>>()) {
+    EXPECT_EQ(t.encode(text), ids) << text;
+    EXPECT_EQ(t.decode(ids), text);
+  }
 }
 
 TEST(Gpt2, KnownTokens) {
