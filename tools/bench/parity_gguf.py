@@ -64,7 +64,7 @@ def compare(bin, folder, family, steps):
     # A vocabulary of characters is none that llama.cpp knows, so the plan names no tokenizer. Another one does, and
     # samples from the same checkpoints.
     work.compile("texts", *settings, "data.tokenizer=tokenizer.json")
-    theirs, llama = exported(work), Model(work.path("f32.gguf"), CONTEXT)
+    theirs, llama = exported(work, family), Model(work.path("f32.gguf"), CONTEXT)
     total, count, apart = 0.0, 0, 0.0
     for window in windows(work.path("val.bin"), CONTEXT):
         llama.forget()

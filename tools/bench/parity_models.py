@@ -1,7 +1,8 @@
 """`tools/bench/parity models`: random models of transformers go through gptc and back.
 
 Each is written by save_pretrained, imported, trained for some steps, evaluated and exported by gptc, and loaded again by
-from_pretrained, which must find the validation loss that gptc found.
+from_pretrained, which must find the validation loss that gptc found. An encoder's is that of masked tokens, which are
+masked here as gptc does.
 """
 import json
 import os
@@ -12,6 +13,7 @@ import tempfile
 
 VOCAB, CONTEXT, TOKENS = 130, 32, 640
 MOST = 1e-5  # relative difference of the losses
+ENCODERS = ("bert", "modernbert")
 
 
 def families(context):
@@ -34,7 +36,16 @@ def families(context):
         "bloom": ("BloomConfig", dict(vocab_size=VOCAB, hidden_size=48, n_layer=3, n_head=4, seq_length=context)),
         "phi": ("PhiConfig", dict(equal_heads, partial_rotary_factor=0.5)),
         "gemma2, window 8": ("Gemma2Config", dict(base, head_dim=16, sliding_window=8)),
+        "bert": ("BertConfig", equal_heads),
+        "modernbert": ("ModernBertConfig", dict(equal_heads, local_attention=8, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+                                                cls_token_id=1, sep_token_id=2)),
     }
+
+
+def auto_class(family):
+    import transformers
+
+    return transformers.AutoModelForMaskedLM if family in ENCODERS else transformers.AutoModelForCausalLM
 
 
 class Work:
@@ -70,7 +81,7 @@ def train(work, family, context, steps, lr=1e-3):
     kind, values = families(context)[family]
     torch.manual_seed(0)
     config = getattr(transformers, kind)(**values)
-    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(work.path("theirs"))
+    auto_class(family).from_config(config).save_pretrained(work.path("theirs"))
     work.run("gptc", "import", "theirs", "-o", "m.toml")
     settings = ["data.train=train.bin", "data.val=val.bin", f"train.steps={steps}", "train.micro_batch=2",
                 f"model.block_size={context}", f"train.global_batch_tokens={2 * context}", "optimizer.warmup_steps=1",
@@ -81,12 +92,11 @@ def train(work, family, context, steps, lr=1e-3):
     return settings, work.last_validation_loss()
 
 
-def exported(work):
+def exported(work, family):
     """Our export, loaded by transformers."""
     import torch
-    import transformers
 
-    return transformers.AutoModelForCausalLM.from_pretrained(work.path("ours"), dtype=torch.float32).eval()
+    return auto_class(family).from_pretrained(work.path("ours"), dtype=torch.float32).eval()
 
 
 def windows(file, context):
@@ -97,19 +107,67 @@ def windows(file, context):
     return [data[begin:begin + context + 1] for begin in range(0, len(data) - 1, context)]
 
 
+# ---- masked tokens: ir/random.h and runtime/data/masking.h once more ---------------------------------------------------
+
+WORD = 0xFFFFFFFF
+
+
+def random_key(step, stream, sequence):
+    """Two words of Philox4x32-10 with seed 0."""
+    c, k0, k1 = (step, 0, stream, sequence), 0, 0
+    for _ in range(10):
+        a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = (b >> 32 ^ c[1] ^ k0, b & WORD, a >> 32 ^ c[3] ^ k1, a & WORD)
+        k0, k1 = k0 + 0x9E3779B9 & WORD, k1 + 0xBB67AE85 & WORD
+    return c[:2]
+
+
+def random_bits(key, index):
+    h = (index + (index >> 32) * 0x9E3779B1 ^ key[0]) & WORD
+    h = (h ^ h >> 16) * 0x7FEB352D & WORD
+    h = (h ^ h >> 15 ^ key[1]) * 0x846CA68B & WORD
+    return h ^ h >> 16
+
+
+def masked_windows(file, context, mask):
+    """The windows that gptc evaluates an encoder with: tokens, and the targets, -100 where there is none."""
+    with open(file, "rb") as f:
+        content = f.read()
+    data = struct.unpack(f"<{len(content) // 2}H", content)
+    for window, start in enumerate(range(0, len(data) - 1, context)):
+        count = min(context, len(data) - 1 - start)
+        before = min(start, context - count)  # text before a short window serves as context
+        x, y = list(data[start - before:start + count]), [-100] * (before + count)
+        key = random_key(1, 0xDA7A0004, window)
+        chosen = [i for i in range(count) if (random_bits(key, 4 * i) >> 8) / 2**24 < 0.15]
+        for i in chosen or [random_bits(key, 2**64 - 1) % count]:
+            y[before + i] = x[before + i]
+            fate = (random_bits(key, 4 * i + 1) >> 8) / 2**24
+            if fate < 0.9:
+                x[before + i] = mask if fate < 0.8 else random_bits(key, 4 * i + 2) % mask
+        yield x, y
+
+
+# ---- validation losses -----------------------------------------------------------------------------------------------
+
+
 def losses(bin, folder, name, steps):
     """gptc's validation loss and that of transformers, and the class that from_pretrained chose."""
     import torch
 
     work = Work(bin, folder)
     found = train(work, name, CONTEXT, steps)[1]
-    model = exported(work)
+    model = exported(work, name)
+    if name in ENCODERS:
+        pairs = list(masked_windows(work.path("val.bin"), CONTEXT, VOCAB - 1))
+    else:
+        pairs = [(w[:-1], w[1:]) for w in windows(work.path("val.bin"), CONTEXT)]
     total, count = 0.0, 0
     with torch.no_grad():
-        for window in windows(work.path("val.bin"), CONTEXT):
-            logits = model(torch.tensor([window[:-1]])).logits[0].double()
-            total += torch.nn.functional.cross_entropy(logits, torch.tensor(window[1:]), reduction="sum").item()
-            count += len(window) - 1
+        for x, y in pairs:
+            logits = model(torch.tensor([x])).logits[0].double()
+            total += torch.nn.functional.cross_entropy(logits, torch.tensor(y), reduction="sum").item()
+            count += sum(t >= 0 for t in y)
     return found, total / count, type(model).__name__
 
 
@@ -122,15 +180,14 @@ def run_models(options, bin):
     print(f"transformers {transformers.__version__}, {options.steps} steps\n")
     print("| family | loaded as | validation loss, gptc | transformers | relative difference |\n|---|---|---|---|---|", flush=True)
     bad = False
-    draw = random.Random(1)
-    files = {n: struct.pack(f"<{TOKENS}H", *(draw.randrange(VOCAB) for _ in range(TOKENS))) for n in ("train", "val")}
     for name in families(CONTEXT):
         if options.only not in name:
             continue
         with tempfile.TemporaryDirectory() as work:
-            for file, content in files.items():
-                with open(os.path.join(work, file + ".bin"), "wb") as f:
-                    f.write(content)
+            draw = random.Random(1)
+            for file in ("train.bin", "val.bin"):
+                with open(os.path.join(work, file), "wb") as f:  # an encoder's last token is its mask
+                    f.write(struct.pack(f"<{TOKENS}H", *(draw.randrange(VOCAB - (name in ENCODERS)) for _ in range(TOKENS))))
             try:
                 ours, theirs, kind = losses(bin, work, name, options.steps)
             except RuntimeError as e:
