@@ -18,9 +18,7 @@ using nlohmann::json;
 namespace {
 
 struct GenerateTest : ::testing::Test {
-  GenerateTest() {
-    w.useCats();
-  }
+  GenerateTest() { w.useCats(); }
   void train(const std::vector<std::string> &settings = {}) {
     std::vector<std::string> all = {"train.steps=20"};
     all.insert(all.end(), settings.begin(), settings.end());
