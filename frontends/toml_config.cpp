@@ -121,7 +121,7 @@ void checkModel(ConfigReader &r, ModelConfig &m, const RunSettings &run,
   }
 }
 
-/// Checks that so many labels can be learned in the way that is asked for.
+/// Checks that so many labels can be learned in the way that is asked for, and without labels that nothing is.
 void checkLabelCount(ConfigReader &r, const ModelConfig &m) {
   const int64_t count = m.labels;
   if (m.problemType == ProblemType::regression && count != 1)
@@ -132,8 +132,12 @@ void checkLabelCount(ConfigReader &r, const ModelConfig &m) {
     return r.complain("model.problem_type", ErrorCode::Contradiction, "there are no labels, of which several are right",
                       "", {"name them with data.labels, or write model.labels, their number"});
   if (m.problemType == ProblemType::single_label_classification && count == 1)
-    r.complain("model.labels", ErrorCode::OutOfRange, "model.labels = 1: a single label is always right",
-               "must be 0, or at least 2", {"model.problem_type = \"regression\" learns a number"});
+    return r.complain("model.labels", ErrorCode::OutOfRange, "model.labels = 1: a single label is always right",
+                      "must be 0, or at least 2", {"model.problem_type = \"regression\" learns a number"});
+  for (const char *key : {"model.problem_type", "model.classifier_pooling"})
+    if (!count && r.where(key).line && r.good(key))
+      r.complain(key, ErrorCode::Contradiction, fmt::format("{} is for labels, and the model learns none", key),
+                 "must be left out", {"or name labels with data.labels, or write model.labels, their number"});
 }
 
 /// Reads the names of labels, whose number is the model's, and what is learned of them. A forecast needs no more than

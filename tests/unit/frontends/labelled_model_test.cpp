@@ -376,7 +376,24 @@ TEST_F(LabelKeys, TheFileSaysWhatIsLearned) {
   EXPECT_NE(problem({vocab, number}).find("model.labels = 0"), std::string::npos);
   EXPECT_NE(problem({vocab, number, "model.labels=2"}).find("a regression learns one number"), std::string::npos);
   EXPECT_NE(problem({vocab, several}).find("there are no labels"), std::string::npos);
-  EXPECT_NE(problem({vocab, "model.labels=2", "model.problem_type=ranking"}).find("ranking"), std::string::npos);
+  const std::string unknown = problem({vocab, "model.labels=2", "model.problem_type=ranking"});
+  for (const char *word :
+       {"\"ranking\"", "\"single_label_classification\"", "\"multi_label_classification\"", "\"regression\""})
+    EXPECT_NE(unknown.find(word), std::string::npos) << unknown;
+}
+
+TEST_F(LabelKeys, WithoutLabelsNothingIsSaidOfThem) {
+  for (const std::string key : {"model.classifier_pooling", "model.problem_type"})
+    for (const char *value : {"cls", "mean", "single_label_classification"}) {
+      const bool ofKey = (key == "model.problem_type") == (value[0] == 's');
+      const std::string said = problem({"model.vocab_size=31", key + "=" + value});
+      EXPECT_NE(said.find(ofKey ? key + " is for labels, and the model learns none" : "is not known"),
+                std::string::npos)
+          << key << " " << value << ": " << said;
+    }
+  EXPECT_EQ(problem({"model.vocab_size=31"}), "");
+  EXPECT_EQ(problem({"model.vocab_size=31", "model.labels=2", "model.problem_type=single_label_classification"}), "");
+  EXPECT_EQ(problem({"model.vocab_size=31", "model.labels=2", "model.classifier_pooling=cls"}), "");
 }
 
 // The folder of a plan names its block_size in place of the length to which its texts were cut.
