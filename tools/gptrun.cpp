@@ -224,6 +224,15 @@ void addTrainingOptions(CommandLine &app, RunOptions &o) {
       .excludes(certify);
 }
 
+void addEvalOptions(Command eval, RunOptions &o) {
+  eval.flag("--as-sampled", o.asSampled,
+            "by what `gptrun sample` computes with: precision.weights, and the cache; so are models of other programs");
+  eval.option("--data", o.data, "token file, globs allowed; default: data.val of model.toml").type("FILE");
+  eval.option("--steps", o.steps,
+              "global batches; 0: the whole of the data; default: eval.steps of model.toml, of other models all")
+      .within(int64_t(0), int64_t(1) << 40);
+}
+
 int run(int argc, char **argv) {
   RunOptions o;
   o.words.assign(argv + 1, argv + argc);
@@ -297,12 +306,7 @@ int run(int argc, char **argv) {
   addRunAsOptions(eval, o.as);
   addCacheOption(eval, o.as);
   weights(eval);
-  eval.flag("--as-sampled", o.asSampled,
-            "by what `gptrun sample` computes with: precision.weights, and the cache; so are models of other programs");
-  eval.option("--data", o.data, "token file, globs allowed; default: data.val of model.toml").type("FILE");
-  eval.option("--steps", o.steps,
-              "global batches; 0: the whole of the data; default: eval.steps of model.toml, of other models all")
-      .within(int64_t(0), int64_t(1) << 40);
+  addEvalOptions(eval, o);
 
   if (std::optional<int> code = app.parse(argc, argv))
     return *code;

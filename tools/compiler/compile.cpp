@@ -57,6 +57,48 @@ RunSettings runSettings(const Config &c) {
   return r;
 }
 
+/// Turns every group of the planned module into a kernel and compiles it into the cache.
+static void compileKernels(const Plan &plan, const std::string &cacheDir, CompileReport &report) {
+  const Stopwatch kernels;
+  std::map<std::string, LoweredGroup> lowered;  // equal groups have equal kernels
+  std::map<std::string, const kir::Kernel *> alone, ofHost;
+  std::map<std::pair<const Function *, int64_t>, std::vector<const kir::Kernel *>> launches;
+  for (const auto &f : plan.planned->functions)
+    for (const Op &op : f->body) {
+      if (!op.is(OpKind::fused))
+        continue;
+      ++report.groups;
+      const auto [group, isNew] = lowered.try_emplace(groupKey(op));
+      if (isNew) {
+        Schedule schedule;
+        GPTC_CHECK(Schedule::parse(fact<&GroupFacts::schedule>(op), schedule), "schedule of {}", op.loc);
+        group->second = lowerGroup(op, schedule, runsOnHost(op) ? hostTarget() : plan.target);
+      }
+      const kir::Kernel *kernel = &group->second.kernel;
+      if (const int64_t launch = fact<&GroupFacts::launch>(op))
+        launches[{f.get(), launch}].push_back(kernel);
+      else
+        (runsOnHost(op) ? ofHost : alone)[group->first] = kernel;
+    }
+  auto compile = [&](auto jit, const std::map<std::string, const kir::Kernel *> &kernels) {
+    jit.compile(llvm::to_vector(llvm::make_second_range(kernels)));
+    if constexpr (std::is_same_v<decltype(jit), CudaJit>)
+      for (const auto &[number, members] : launches) {
+        const CudaLaunch launch(members);
+        jit.compile(launch.cuda(), launch.name());
+      }
+    report.compiled += jit.stats.compiled;
+    report.reused += jit.stats.reused;
+  };
+  if (plan.target.isCuda())
+    compile(CudaJit(plan.target, cacheDir), alone);
+  else
+    compile(Jit(plan.target, cacheDir), alone);
+  if (!ofHost.empty())
+    compile(Jit(hostTarget(), cacheDir), ofHost);
+  report.kernelSeconds = kernels.seconds();
+}
+
 // 1. Build the graph from the configuration and run the default pipeline, or what a .gir file still needs of it. Copy
 //    the module before fusion: that is the joint graph. Ranks and micro-batch left to "auto" are decided first.
 // 2. If the GPU is in this machine, time the algorithms of cuBLASLt calls and pin the fastest in the schedules.
@@ -118,45 +160,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
     report.tuning.problem = "compile.autotune is off";
   else
     report.tuning = cuda::pinAlgorithms(*plan.planned, plan.target, request.cacheDir);
-
-  const Stopwatch kernels;
-  std::map<std::string, LoweredGroup> lowered;  // equal groups have equal kernels
-  std::map<std::string, const kir::Kernel *> alone, ofHost;
-  std::map<std::pair<const Function *, int64_t>, std::vector<const kir::Kernel *>> launches;
-  for (const auto &f : plan.planned->functions)
-    for (const Op &op : f->body) {
-      if (!op.is(OpKind::fused))
-        continue;
-      ++report.groups;
-      const auto [group, isNew] = lowered.try_emplace(groupKey(op));
-      if (isNew) {
-        Schedule schedule;
-        GPTC_CHECK(Schedule::parse(fact<&GroupFacts::schedule>(op), schedule), "schedule of {}", op.loc);
-        group->second = lowerGroup(op, schedule, runsOnHost(op) ? hostTarget() : plan.target);
-      }
-      const kir::Kernel *kernel = &group->second.kernel;
-      if (const int64_t launch = fact<&GroupFacts::launch>(op))
-        launches[{f.get(), launch}].push_back(kernel);
-      else
-        (runsOnHost(op) ? ofHost : alone)[group->first] = kernel;
-    }
-  auto compile = [&](auto jit, const std::map<std::string, const kir::Kernel *> &kernels) {
-    jit.compile(llvm::to_vector(llvm::make_second_range(kernels)));
-    if constexpr (std::is_same_v<decltype(jit), CudaJit>)
-      for (const auto &[number, members] : launches) {
-        const CudaLaunch launch(members);
-        jit.compile(launch.cuda(), launch.name());
-      }
-    report.compiled += jit.stats.compiled;
-    report.reused += jit.stats.reused;
-  };
-  if (plan.target.isCuda())
-    compile(CudaJit(plan.target, request.cacheDir), alone);
-  else
-    compile(Jit(plan.target, request.cacheDir), alone);
-  if (!ofHost.empty())
-    compile(Jit(hostTarget(), request.cacheDir), ofHost);
-  report.kernelSeconds = kernels.seconds();
+  compileKernels(plan, request.cacheDir, report);
 
   report.planDir = request.planDir.empty() ? config.name + ".plan" : request.planDir;
   writePlan(report.planDir, plan, neededCacheSecret(request.cacheDir));

@@ -598,16 +598,14 @@ private:
     auto withRow = [&](const Expr &r, const std::function<Body(const Row &)> &body) {
       Expr row = i0 + first + r;
       return Body{bindTo("i", partTiles ? min(row, imm(shape.tokens - 1)) : row, [&](const Expr &i) {
-        Expr lseOfRow = load(lse, perRow(b, h, i));
-        Expr deltaOfRow = load(delta, perRow(b, h, i));
         Expr begin = sight.ranged() ? sight.firstKey(b, i) : nullptr, end = sight.endOfKeys(b, i);
         if (partTiles)  // rows past the last query see no keys
           end = select(lt(row, imm(shape.tokens)), end, imm(0));
-        return Body{bindTo("lse", lseOfRow, [&](const Expr &lseOfRow) {
+        return Body{bindTo("lse", load(lse, perRow(b, h, i)), [&](const Expr &lseOfRow) {
           return Body{bindTo("top", lseOfRow * fimm(log2e, dtype()), [&](const Expr &top) {
             return Body{ifThen(isHuge(top), {subtract(r, lseOfRow, scale)}),
                         bindTo("zero", select(isHuge(top), fimm(0, dtype()), -top), [&](const Expr &zero) {
-                          return Body{bindTo("delta", deltaOfRow, [&](const Expr &deltaOfRow) {
+                          return Body{bindTo("delta", load(delta, perRow(b, h, i)), [&](const Expr &deltaOfRow) {
                             return body({r, i, begin, end, zero, deltaOfRow});
                           })};
                         })};
