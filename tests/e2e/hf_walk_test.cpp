@@ -1,8 +1,9 @@
-// The commands that docs/huggingface.md shows first run as they stand there: a folder of another program, trained
-// further on a text, becomes a folder for transformers and a file for llama.cpp. Both open it; where one is missing,
-// the test says so. So do all commands of docs/inference.md but lm_eval's, whose test is tools/bench/lm-eval.
+// The commands of docs/huggingface.md run as they stand there. With the first a folder of another program, trained
+// further on a text, becomes a folder for transformers and a file for llama.cpp: both open it; where one is missing,
+// the test says so. All commands of docs/inference.md run too, but lm_eval's, whose test is tools/bench/lm-eval.
 #include "frontends/tokenizer/tokenizer.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "support/gguf/gguf_file.h"
 #include "support/json.h"
 #include "tests/support/harness.h"
 #include "tests/support/oracles.h"
@@ -236,6 +237,52 @@ TEST_F(HfWalk, TheDocumentsCommandsRunAsTheyStand) {
     EXPECT_NEAR(evaluated(from), trained, bound) << from;
   }
   openedByOthers();
+}
+
+/// The files that the other commands of docs/huggingface.md name: an encoder, labelled texts, and a model in GGUF.
+TEST_F(HfWalk, TheDocumentsOtherCommandsRunAsTheyStand) {
+  const std::string document = GPTC_SOURCE_DIR "/docs/huggingface.md";
+  std::vector<std::string> commands = linesOfCode(document, 100);
+  commands.erase(commands.begin(), commands.begin() + long(linesOfCode(document, 1).size()));
+  ASSERT_GE(commands.size(), 5u);
+  fs::copy(GPTC_SOURCE_DIR "/tests/e2e/hf/modernbert", w.path("bert"));
+  fs::remove(w.path("bert/golden.json"));
+  json config = gptc::parseJson(readFile(w.path("bert/config.json")));
+  config["max_position_embeddings"] = 512;
+  writeFile(w.path("bert/config.json"), config.dump());
+  writeFile(w.path("bert/tokenizer.json"), tokenizerOf31Words(true));
+  std::string texts;
+  for (int i = 0; i < 60; ++i)
+    texts +=
+        json{{"text", fmt::format("t{} t{}", 10 + i * 5 % 12, i % 2 ? 7 : 9)}, {"label", i % 2 ? "bright" : "dull"}}
+            .dump() +
+        "\n";
+  writeFile(w.path("my.jsonl"), texts);
+  fs::copy(GPTC_SOURCE_DIR "/tests/unit/frontends/gguf/llama.gguf", w.path("model.gguf"));
+  std::string output;
+  for (const std::string &command : commands) {
+    // A line of another program would be passed over by no accident.
+    ASSERT_TRUE(command.rfind("gptc ", 0) == 0 || command.rfind("gptrun ", 0) == 0) << command;
+    const Result r = shell(command);
+    ASSERT_EQ(r.code, 0) << command << "\n" << r.output;
+    output += r.output;
+    if (command.rfind("gptc import ", 0) == 0) {  // whose thousand steps are for a user's texts
+      std::string text = readFile(w.path("model.toml"));
+      const size_t at = text.find("\nsteps = 1000\n");
+      ASSERT_NE(at, std::string::npos) << text;
+      writeFile(w.path("model.toml"), text.replace(at, std::strlen("\nsteps = 1000"), "\nsteps = 3"));
+    }
+  }
+  EXPECT_NE(output.find("val loss "), std::string::npos) << output;
+  EXPECT_NE(output.find("accuracy"), std::string::npos) << output;
+  const gptc::GgufFile small(w.path("small.gguf")), model(w.path("model.gguf"));
+  for (const gptc::GgufTensor &t : model.tensors()) {
+    ASSERT_NE(small.find(t.name), nullptr) << t.name;
+    if (t.name.rfind("blk.0.", 0) == 0) {
+      EXPECT_EQ(small.find(t.name)->format, t.format) << t.name;
+    }
+  }
+  EXPECT_NE(small.find("blk.1.ffn_down.weight")->format, model.find("blk.1.ffn_down.weight")->format);
 }
 
 /// The models and files that docs/inference.md names.
