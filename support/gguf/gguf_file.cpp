@@ -1,6 +1,7 @@
 // 1. A cursor reads the header through one small buffer. Every size in it is checked against what is left of the file
 //    before anything is allocated, so a header costs memory in proportion to the file at most, and its arrays none.
-// 2. The alignment gives the place of the data; every tensor must lie within the file, aligned, and clear of others.
+// 2. The alignment gives the place of the data; every tensor must lie within the file, aligned, clear of others, and
+//    behind the one before it, as llama.cpp demands.
 #include "support/gguf/gguf_file.h"
 
 #include "support/diagnostics.h"
@@ -49,8 +50,7 @@ int64_t sizeOf(GgufType t) {
 
 constexpr GgufType kIntegers[] = {GgufType::u8,  GgufType::i8,  GgufType::u16, GgufType::i16,
                                   GgufType::u32, GgufType::i32, GgufType::u64, GgufType::i64};
-constexpr GgufType kNumbers[] = {GgufType::u8,  GgufType::i8,  GgufType::u16, GgufType::i16, GgufType::u32,
-                                 GgufType::i32, GgufType::u64, GgufType::i64, GgufType::f32, GgufType::f64};
+constexpr GgufType kNumbers[] = {GgufType::f32, GgufType::f64};
 
 template <typename T> T as(const char *bytes) {
   T value;
@@ -80,9 +80,7 @@ int64_t integerAt(GgufType t, const char *bytes) {
 }
 
 double numberAt(GgufType t, const char *bytes) {
-  return t == GgufType::f32   ? double(as<float>(bytes))
-         : t == GgufType::f64 ? as<double>(bytes)
-                              : double(integerAt(t, bytes));
+  return t == GgufType::f32 ? double(as<float>(bytes)) : as<double>(bytes);
 }
 
 /// Bytes without what would change how a terminal shows a message.
@@ -274,6 +272,27 @@ private:
     for (size_t i = 1; i < sorted.size(); ++i)
       if (sorted[i]->at < sorted[i - 1]->at + sorted[i - 1]->bytes)
         f.damaged(fmt::format("tensors {} and {} overlap", sorted[i - 1]->name, sorted[i]->name));
+    requireNothingBeside(data, alignment);
+  }
+
+  /// The tensors follow each other in the order of the header, and nothing but padding lies around them: a header that
+  /// describes less than the file, or other sizes, would give the values of other places.
+  void requireNothingBeside(int64_t data, int64_t alignment) {
+    const int64_t header = at;
+    std::string padding(size_t(std::min(data, end) - header), 0);
+    if (!f.file.read(size_t(header), padding.data(), padding.size()))
+      f.damaged("it cannot be read");
+    if (llvm::any_of(padding, [](char c) { return c != 0; }))
+      f.damaged("bytes behind its header are no padding");
+    int64_t next = data, last = std::min(data, end);
+    for (const GgufTensor &t : f.all) {
+      if (t.at != next)
+        f.damaged(fmt::format("tensor {} does not follow the one before it", t.name));
+      last = t.at + t.bytes;
+      next = data + (last - data + alignment - 1) / alignment * alignment;
+    }
+    if (end - last >= alignment)
+      f.damaged(fmt::format("its last {} bytes belong to no tensor", end - last));
   }
 
   /// Files of newer versions have other blocks under the same numbers; there is none of an older one.
@@ -388,7 +407,7 @@ std::optional<int64_t> GgufFile::integer(llvm::StringRef key) const {
 }
 
 std::optional<double> GgufFile::number(llvm::StringRef key) const {
-  const Value *v = find(key, false, kNumbers, "a number");
+  const Value *v = find(key, false, kNumbers, "a number with a fraction");
   return v ? std::optional(numberAt(v->type, bytesOf(*v).data())) : std::nullopt;
 }
 
@@ -432,7 +451,7 @@ std::optional<std::vector<int64_t>> GgufFile::integers(llvm::StringRef key) cons
 }
 
 std::optional<std::vector<double>> GgufFile::numbers(llvm::StringRef key) const {
-  const Value *v = find(key, true, kNumbers, "an array of numbers");
+  const Value *v = find(key, true, kNumbers, "an array of numbers with fractions");
   if (!v)
     return std::nullopt;
   const std::string bytes = bytesOf(*v);

@@ -7,7 +7,8 @@
 //   padding to a multiple of `general.alignment` (32 if absent), from where offsets count, and the tensors' bytes
 //
 // Names and strings are a length u64 and bytes. A file is hostile until it is checked: the constructor refuses sizes
-// that overflow or lead out of the file, tensors that overlap, names twice, and arrays in arrays more than four deep.
+// that overflow or lead out of the file, tensors that overlap or leave gaps, names twice, and arrays in arrays more
+// than four deep.
 //
 // The file is read in pieces at given places, not mapped: a mapping ends the program when another one shortens the
 // file, and memory for the pieces is all that reading takes. Long values stay in the file until they are asked for.
@@ -68,7 +69,7 @@ public:
   int64_t alignment() const { return integer("general.alignment").value_or(32); }
   bool has(llvm::StringRef key) const { return values.count(std::string_view(key)) != 0; }
   // A value; nullopt if the key is absent. Throws UserError(CheckpointDamaged) if it is of another type: any type of
-  // integers suits integer(), and any of numbers number().
+  // integers suits integer(), f32 and f64 suit number().
   std::optional<int64_t> integer(llvm::StringRef key) const;
   std::optional<double> number(llvm::StringRef key) const;
   std::optional<bool> boolean(llvm::StringRef key) const;

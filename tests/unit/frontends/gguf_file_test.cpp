@@ -287,7 +287,7 @@ TEST_F(Gguf, ReadsWhatPythonWrites) {
                                                        {"a.i64", -(int64_t(1) << 40)}};
   for (const auto &[key, value] : integers) {
     EXPECT_EQ(f.integer(key), value) << key;
-    EXPECT_EQ(f.number(key), double(value)) << key;
+    EXPECT_THROW(f.number(key), UserError) << key;
   }
   EXPECT_EQ(f.number("a.f32"), double(0.1f));
   EXPECT_EQ(f.number("a.f64"), 1e300);
@@ -492,12 +492,195 @@ TEST_F(Gguf, HostileSizesAndNamesAreRefused) {
             "tensor t is not at a multiple of general.alignment = 32");
   EXPECT_EQ(damaged(Raw().header(2, 0).tensor("t", {9}, 0, 0).tensor("u", {4}, 0, 32).data(99)),
             "tensors t and u overlap");
+  EXPECT_EQ(damaged(Raw().header(2, 0).tensor("t", {8}, 0, 0).tensor("u", {8}, 0, 64).data(96)),
+            "tensor u does not follow the one before it");
+  EXPECT_EQ(damaged(Raw().header(2, 0).tensor("t", {8}, 0, 32).tensor("u", {8}, 0, 0).data(64)),
+            "tensor t does not follow the one before it");
+  EXPECT_EQ(damaged(Raw().header(1, 0).tensor("t", {8}, 0, 0).data(64)), "its last 32 bytes belong to no tensor");
+  EXPECT_EQ(problemOf(Raw().header(1, 0).tensor("t", {8}, 0, 0).data(63).bytes), "");
+  EXPECT_EQ(damaged(Raw().header(0, 0).put(uint8_t(1)).data(0)), "bytes behind its header are no padding");
   EXPECT_EQ(damaged(Raw().header(2, 0).tensor("t", {4}, 0, 0).tensor("t", {4}, 0, 32).data(99)),
             "it has the tensor t twice");
   for (const uint32_t alignment : {0u, 3u, 48u, 1u << 30})
     EXPECT_EQ(damaged(Raw().header(0, 1).key("general.alignment", 4).put(alignment)),
               fmt::format("general.alignment = {} is no power of two up to 1048576", alignment));
   EXPECT_EQ(problemOf(Raw().header(1, 0).tensor("t", {4}, 0, 0).data(16).bytes), "");
+}
+
+/// A file that knows the place and the kind of every number and name of its header.
+struct Recorded {
+  enum Kind { version, count, length, type, format, dims, alignment, name };
+  struct Field {
+    Kind kind;
+    size_t at, size;
+    std::string of;
+  };
+  std::string bytes = "GGUF", of = "header";
+  std::vector<Field> fields;
+
+  template <typename T> void raw(T value) { bytes.append(reinterpret_cast<const char *>(&value), sizeof value); }
+  template <typename T> void put(Kind kind, T value) {
+    fields.push_back({kind, bytes.size(), sizeof value, of});
+    raw(value);
+  }
+  void text(const std::string &value) {
+    put(length, uint64_t(value.size()));
+    bytes += value;
+  }
+  void key(const std::string &key, GgufType t) {
+    of = key;
+    put(length, uint64_t(key.size()));
+    fields.push_back({name, bytes.size(), key.size(), of});
+    bytes += key;
+    put(type, uint32_t(t));
+  }
+  template <typename T> void key(const std::string &name, GgufType t, T value) {
+    key(name, t);
+    raw(value);
+  }
+  template <typename T> void array(const std::string &name, GgufType t, const std::vector<T> &values) {
+    key(name, GgufType::array);
+    put(type, uint32_t(t));
+    put(length, uint64_t(values.size()));
+    for (const T &v : values)
+      if constexpr (std::is_same_v<T, std::string>)
+        text(v);
+      else
+        raw(v);
+  }
+  /// Of f32, [rows, 64]: another format or shape takes other room.
+  void tensor(const std::string &tensor, uint64_t rows, uint64_t offset) {
+    of = tensor;
+    put(length, uint64_t(tensor.size()));
+    fields.push_back({name, bytes.size(), tensor.size(), of});
+    bytes += tensor;
+    put(dims, uint32_t(2));
+    put(length, uint64_t(64));
+    put(length, rows);
+    put(format, uint32_t(GgmlType::f32));
+    put(length, offset);
+  }
+};
+
+Recorded recordedFile() {
+  Recorded r;
+  r.put(Recorded::version, uint32_t(3));
+  r.put(Recorded::count, uint64_t(3));
+  r.put(Recorded::count, uint64_t(17));
+  r.key("general.architecture", GgufType::string);
+  r.text("nothing");
+  r.key("general.alignment", GgufType::u32);
+  r.put(Recorded::alignment, uint32_t(32));
+  r.key("a.u8", GgufType::u8, uint8_t(2));
+  r.key("a.i8", GgufType::i8, int8_t(3));
+  r.key("a.u16", GgufType::u16, uint16_t(400));
+  r.key("a.i16", GgufType::i16, int16_t(500));
+  r.key("a.u32", GgufType::u32, uint32_t(70'000));
+  r.key("a.i32", GgufType::i32, int32_t(80'000));
+  r.key("a.u64", GgufType::u64, uint64_t(1) << 40);
+  r.key("a.i64", GgufType::i64, int64_t(1) << 41);
+  r.key("a.f32", GgufType::f32, 0.1f);
+  r.key("a.f64", GgufType::f64, 0.3);
+  r.key("a.boolean", GgufType::boolean, uint8_t(1));
+  r.array("a.strings", GgufType::string, std::vector<std::string>{"", "one", "two words"});
+  r.array("a.integers", GgufType::i32, std::vector<int32_t>{1, 2, 3});
+  r.array("a.numbers", GgufType::f32, std::vector<float>{0.5f, -1.5f});
+  r.key("a.nested", GgufType::array);
+  r.put(Recorded::type, uint32_t(GgufType::array));
+  r.put(Recorded::length, uint64_t(2));
+  for (const uint16_t value : {uint16_t(7), uint16_t(9)}) {
+    r.put(Recorded::type, uint32_t(GgufType::u16));
+    r.put(Recorded::length, uint64_t(1));
+    r.raw(value);
+  }
+  r.tensor("t.first", 3, 0);
+  r.tensor("t.second", 2, 768);
+  r.tensor("t.third", 1, 1280);
+  r.bytes.resize((r.bytes.size() + 31) / 32 * 32);
+  for (int i = 0; i < 6 * 64; ++i)
+    r.raw(float(i) + 0.25f);
+  return r;
+}
+
+/// What the recorded file means to who asks for each of its keys by its type, and for its tensors.
+std::vector<std::string> meaningOf(const GgufFile &f) {
+  std::vector<std::string> all = f.keys();
+  for (const char *key : {"a.u8", "a.i8", "a.u16", "a.i16", "a.u32", "a.i32", "a.u64", "a.i64"})
+    all.push_back(fmt::format("{} {}", key, f.integer(key).value()));
+  for (const char *key : {"a.f32", "a.f64"})
+    all.push_back(fmt::format("{} {}", key, f.number(key).value()));
+  all.push_back(fmt::format("{} {}", f.boolean("a.boolean").value(), f.text("general.architecture").value()));
+  all.push_back(fmt::format("{} {} {}", fmt::join(f.texts("a.strings").value(), ","),
+                            fmt::join(f.integers("a.integers").value(), ","),
+                            fmt::join(f.numbers("a.numbers").value(), ",")));
+  all.push_back(f.shown("a.nested"));
+  for (const GgufTensor &t : f.tensors()) {
+    std::vector<float> values(size_t(t.rows() * t.columns()));
+    f.read(t, 0, int64_t(values.size()), values.data());
+    all.push_back(fmt::format("{} {} {}", t.name, fmt::join(t.shape, ","), fmt::join(values, ",")));
+  }
+  return all;
+}
+
+/// The other values that a field is given, as its bytes.
+std::vector<std::string> othersOf(const Recorded &file, const Recorded::Field &field) {
+  const std::string was = file.bytes.substr(field.at, field.size);
+  std::vector<std::string> others;
+  if (field.kind == Recorded::name) {
+    for (const char c : {'/', '\\', '\0', '\x1b', '\xff', ' ', '.'})
+      others.push_back(std::string(1, c) + was.substr(1));
+    return others;
+  }
+  uint64_t old = 0;
+  std::memcpy(&old, was.data(), was.size());
+  std::vector<uint64_t> values = {0,
+                                  1,
+                                  old + 1,
+                                  old - 1,
+                                  2 * old,
+                                  1 << 20,
+                                  1u << 31,
+                                  1u << 30,
+                                  uint64_t(1) << 32,
+                                  uint64_t(1) << 62,
+                                  uint64_t(1) << 63,
+                                  UINT64_MAX,
+                                  old + (uint64_t(1) << 40)};
+  if (field.kind == Recorded::type || field.kind == Recorded::format || field.kind == Recorded::version)
+    for (uint64_t i = 0; i < 42; ++i)
+      values.push_back(i);
+  for (uint64_t i = 1; field.kind == Recorded::alignment && i <= uint64_t(1) << 21; i *= 2)
+    values.insert(values.end(), {i, 3 * i});
+  for (const uint64_t v : values)
+    if (std::string text(reinterpret_cast<const char *>(&v), field.size); text != was)
+      others.push_back(std::move(text));
+  return others;
+}
+
+// Counts, types, lengths, nesting, dimensions, formats, offsets, alignment and names: each is given other values. A
+// file with one is refused, or means what it meant before: no other value is taken for the one that was there.
+TEST_F(Gguf, AMutatedHeaderIsRefusedOrMeansTheSame) {
+  const Recorded file = recordedFile();
+  const std::vector<std::string> meaning = meaningOf(GgufFile(written(file.bytes)));
+  int tried = 0, refused = 0;
+  for (const Recorded::Field &field : file.fields)
+    for (const std::string &other : othersOf(file, field)) {
+      ++tried;
+      SCOPED_TRACE(fmt::format("field {} of {} at {}: {}", int(field.kind), field.of, field.at, llvm::toHex(other)));
+      const std::string path = written(std::string(file.bytes).replace(field.at, field.size, other));
+      try {
+        EXPECT_EQ(meaningOf(GgufFile(path)), meaning);
+      } catch (const UserError &e) {
+        ++refused;
+        const ErrorCode code = e.diagnostics[0].code;
+        EXPECT_TRUE(code == ErrorCode::CheckpointDamaged || code == ErrorCode::NotBuiltYet) << e.what();
+        EXPECT_NE(e.diagnostics[0].message.find(path), std::string::npos) << e.what();
+        EXPECT_FALSE(e.diagnostics[0].help.empty()) << e.what();
+      }
+    }
+  EXPECT_GE(tried, 500);
+  EXPECT_GE(refused, 450);
+  EXPECT_LT(refused, tried) << "another type of integers holds the same value";
 }
 
 /// Bytes of real files are changed, cut, and moved. Each result is a coded error or can be read; the sanitizers' builds
