@@ -278,18 +278,21 @@ private:
   /// The tensors follow each other in the order of the header, and nothing but padding lies around them: a header that
   /// describes less than the file, or other sizes, would give the values of other places.
   void requireNothingBeside(int64_t data, int64_t alignment) {
-    const int64_t header = at;
-    std::string padding(size_t(std::min(data, end) - header), 0);
-    if (!f.file.read(size_t(header), padding.data(), padding.size()))
-      f.damaged("it cannot be read");
-    if (llvm::any_of(padding, [](char c) { return c != 0; }))
-      f.damaged("bytes behind its header are no padding");
+    auto requirePadding = [&](int64_t from, int64_t to, const std::string &behind) {
+      std::string padding(size_t(std::max<int64_t>(std::min(to, end) - from, 0)), 0);
+      if (!padding.empty() && !f.file.read(size_t(from), padding.data(), padding.size()))
+        f.damaged("it cannot be read");
+      if (llvm::any_of(padding, [](char c) { return c != 0; }))
+        f.damaged(fmt::format("the bytes behind {} are no padding", behind));
+    };
+    requirePadding(at, data, "its header");
     int64_t next = data, last = std::min(data, end);
     for (const GgufTensor &t : f.all) {
       if (t.at != next)
         f.damaged(fmt::format("tensor {} does not follow the one before it", t.name));
       last = t.at + t.bytes;
       next = data + (last - data + alignment - 1) / alignment * alignment;
+      requirePadding(last, next, "tensor " + t.name);
     }
     if (end - last >= alignment)
       f.damaged(fmt::format("its last {} bytes belong to no tensor", end - last));

@@ -498,7 +498,12 @@ TEST_F(Gguf, HostileSizesAndNamesAreRefused) {
             "tensor t does not follow the one before it");
   EXPECT_EQ(damaged(Raw().header(1, 0).tensor("t", {8}, 0, 0).data(64)), "its last 32 bytes belong to no tensor");
   EXPECT_EQ(problemOf(Raw().header(1, 0).tensor("t", {8}, 0, 0).data(63).bytes), "");
-  EXPECT_EQ(damaged(Raw().header(0, 0).put(uint8_t(1)).data(0)), "bytes behind its header are no padding");
+  EXPECT_EQ(damaged(Raw().header(0, 0).put(uint8_t(1)).data(0)), "the bytes behind its header are no padding");
+  Raw longer = Raw().header(1, 0).tensor("t", {8}, 0, 0).data(32);
+  longer.bytes.back() = 1;
+  EXPECT_EQ(problemOf(longer.bytes), "");
+  longer.bytes[longer.bytes.find("t") + 5] = 7;  // the dimension
+  EXPECT_EQ(damaged(longer), "the bytes behind tensor t are no padding");
   EXPECT_EQ(damaged(Raw().header(2, 0).tensor("t", {4}, 0, 0).tensor("t", {4}, 0, 32).data(99)),
             "it has the tensor t twice");
   for (const uint32_t alignment : {0u, 3u, 48u, 1u << 30})
