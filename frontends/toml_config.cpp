@@ -10,6 +10,7 @@
 #include "frontends/hf_text_form.h"
 #include "frontends/label_names.h"
 #include "frontends/read_settings.h"
+#include "ir/label_keys.h"
 #include "ir/quantized.h"
 #include "support/files.h"
 #include "support/words.h"
@@ -134,9 +135,10 @@ void checkLabelCount(ConfigReader &r, const ModelConfig &m) {
   if (m.problemType == ProblemType::single_label_classification && count == 1)
     return r.complain("model.labels", ErrorCode::OutOfRange, "model.labels = 1: a single label is always right",
                       "must be 0, or at least 2", {"model.problem_type = \"regression\" learns a number"});
-  for (const char *key : {"model.problem_type", "model.classifier_pooling"})
-    if (!count && r.where(key).line && r.good(key))
-      r.complain(key, ErrorCode::Contradiction, fmt::format("{} is for labels, and the model learns none", key),
+  for (const char *name : kLabelKeys)
+    if (const std::string key = fmt::format("model.{}", name);
+        !count && key != "model.labels" && r.where(key).line && r.good(key.c_str()))
+      r.complain(key.c_str(), ErrorCode::Contradiction, fmt::format("{} is for labels, and the model learns none", key),
                  "must be left out", {"or name labels with data.labels, or write model.labels, their number"});
 }
 

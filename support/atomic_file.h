@@ -8,7 +8,7 @@
 
 namespace gptc {
 
-/// For files that a user named on a command line. Functions throw UserErrors DiskFull and Unwritable.
+/// Functions throw UserErrors DiskFull and Unwritable, whose help is for files that a user named.
 class AtomicFile {
 public:
   /// Opens a temporary file in the folder of `path`, its name with .tmp and the number of this process, and locks it

@@ -325,6 +325,10 @@ void CheckpointStore::cleanUp() const {
     if (const std::string name = entry.path().filename();
         name.starts_with(".step-") || name == temporaryOf(kLatest) || name == temporaryOf(kBest))
       stale.push_back(entry.path());
+    else if (name.starts_with("step-") && !entry.is_symlink(e))
+      for (const auto &file : fs::directory_iterator(entry.path(), e))
+        if (file.path().filename().string().starts_with(std::string(kManifestFile) + ".tmp"))
+          stale.push_back(file.path());
   for (const fs::path &p : stale)
     removeTree(p.string());
 }

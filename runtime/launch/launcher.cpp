@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <future>
 #include <poll.h>
 #include <thread>
 #include <unistd.h>

@@ -259,7 +259,7 @@ private:
     if (alignment < 1 || uint64_t(alignment) > kMostAlignment || (alignment & (alignment - 1)))
       f.damaged(fmt::format("general.alignment = {} is no power of two up to {}", alignment, kMostAlignment));
     const int64_t data = (at + alignment - 1) / alignment * alignment;
-    std::vector<const GgufTensor *> sorted;
+    std::vector<const GgufTensor *> sorted;  // an overlap has words of its own; requireNothingBeside would see it too
     for (GgufTensor &t : f.all) {
       if (t.at % alignment)
         f.damaged(fmt::format("tensor {} is not at a multiple of general.alignment = {}", t.name, alignment));

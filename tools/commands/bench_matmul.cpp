@@ -10,7 +10,6 @@
 #include "codegen/tuner/group_bench.h"
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
-#include "passes/analysis/cost.h"
 #include "runtime/tuning/tuned_schedules.h"
 #include "support/diagnostics.h"
 #include "support/json.h"

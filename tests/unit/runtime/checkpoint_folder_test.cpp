@@ -206,6 +206,15 @@ TEST_F(CheckpointFolder, WhatIsNoLinkIsLeftAlone) {
   EXPECT_EQ(store.steps(), std::vector<int64_t>{2}) << "saved and pruned all the same";
 }
 
+TEST_F(CheckpointFolder, WhatAKilledRewriteOfAManifestLeftIsRemoved) {
+  save(2, 1.0);
+  const std::string left = dir / "checkpoints/step-00000002/manifest.json.tmp7";
+  writeFile(left, "{");
+  store.cleanUp();
+  EXPECT_FALSE(fs::exists(left));
+  EXPECT_TRUE(fs::exists(dir / "checkpoints/step-00000002/manifest.json"));
+}
+
 TEST_F(CheckpointFolder, LinksAreNeverFollowedToRemove) {
   fs::create_directories(dir / "elsewhere/step-00000001/state");
   writeFile(dir / "elsewhere/step-00000001/precious", "x");
@@ -213,7 +222,11 @@ TEST_F(CheckpointFolder, LinksAreNeverFollowedToRemove) {
   const std::string there = dir / "elsewhere";
   for (const char *name : {"latest", "best", ".latest.tmp", ".best.tmp", ".step-00000009.tmp"})
     fs::create_directory_symlink(there, dir / "checkpoints/" + name);
+  fs::create_directory_symlink(there + "/step-00000001", dir / "checkpoints/step-00000001");
+  writeFile(there + "/step-00000001/manifest.json.tmp7", "x");
   store.cleanUp();
+  EXPECT_TRUE(fs::exists(there + "/step-00000001/manifest.json.tmp7"));
+  fs::remove(dir / "checkpoints/step-00000001");
   EXPECT_EQ(namesIn(dir / "checkpoints"), (Names{"latest", "best"})) << "what a killed process left";
   EXPECT_EQ(store.updateLinks(), "");
   EXPECT_EQ(link("best"), there) << "not ours";
