@@ -245,13 +245,17 @@ void sayFacts(Module &m, const Config &config) {
                                .residual = config.precision.residual,
                                .fp8 = config.precision.fp8,
                                .weights = config.precision.weights});
-  if (const ParallelConfig &p = config.parallel; p.logicalShards > 1 || p.tensor > 1 || p.logicalTensor > 1)
+  if (const ParallelConfig &p = config.parallel;
+      p.logicalShards > 1 || p.tensor > 1 || p.logicalTensor > 1 || p.syncEvery > 1)
     writeFacts(m, ParallelFacts{.data = p.data,
                                 .tensor = p.tensor,
                                 .zeroStage = p.zeroStage,
                                 .reduceOrder = p.reduceOrder,
                                 .shards = p.shardsPerRank(),
-                                .logicalTensor = p.logicalTensor});
+                                .logicalTensor = p.logicalTensor,
+                                .syncEvery = p.syncEvery,
+                                .outerLr = p.outerLr,
+                                .outerMomentum = p.outerMomentum});
   const bool gpu = config.compile.target != "cpu";
   writeFacts(m, CompileFacts{.remat = config.compile.remat,
                              .packWeights = config.compile.packWeights,

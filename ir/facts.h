@@ -29,10 +29,11 @@ enum class StateKind {
   whole,      // a parameter gathered from the pieces of all ranks
   packed,     // a weight in panels
   quantized,  // the numbers, the scales or the supers of a weight in 8 or 4 bits
+  anchor,     // a parameter as the last outer step left it, the same on all ranks
 };
 template <>
 inline constexpr auto wordsOf<StateKind> =
-    std::to_array({"param", "moment", "grad", "counter", "cache", "low", "whole", "packed", "quantized"});
+    std::to_array({"param", "moment", "grad", "counter", "cache", "low", "whole", "packed", "quantized", "anchor"});
 
 enum class Memory { host, files };
 template <> inline constexpr auto wordsOf<Memory> = std::to_array({"host", "files"});

@@ -96,7 +96,8 @@ private:
     const std::optional<StateKind> kind = kindOf(s);
     if (isInFiles(s) && kind != StateKind::param)
       add("only a parameter may be in files alone");
-    if (kind != StateKind::low && kind != StateKind::whole && kind != StateKind::packed && kind != StateKind::quantized)
+    if (kind != StateKind::low && kind != StateKind::whole && kind != StateKind::packed &&
+        kind != StateKind::quantized && kind != StateKind::anchor)
       return;
     const std::string *of = peekFact<&StateFacts::of>(s);
     const State *p = of ? module.state(*of) : nullptr;
@@ -128,9 +129,12 @@ private:
       add("a state of kind low must be bf16 or f16");
     if (kind == StateKind::whole && (s.type.dtype != DType::f32 || hasFact<&StateFacts::cutData>(s)))
       add("a state of kind whole must be f32 and not cut along data");
+    if (kind == StateKind::anchor && (isPiece(s) || isPiece(*p) || !(s.type == p->type)))
+      add("a state of kind anchor must have the type of its parameter, and neither may be cut");
   }
 
-  /// Each cut must divide every group into equal parts.
+  /// Each cut must divide every group into equal parts. A part has padding of its own only if all places of the whole
+  /// count: each rank's own contents, one behind the other (passes/outer_steps.cpp).
   bool verifyCuts(const State &s) {
     Type part = s.type;
     for (const auto &[name, n] :
@@ -143,7 +147,7 @@ private:
       if (good) {
         Dim &d = part.dims[(*n)[0]];
         const int64_t ranks = (*n)[2] / d.padded;
-        good = d.logical == d.padded && (*n)[2] % d.padded == 0;
+        good = (d.logical == d.padded || (*n)[1] == (*n)[2]) && (*n)[2] % d.padded == 0;
         int64_t sum = 0;
         for (size_t i = 3; good && i < n->size(); ++i)
           good = (*n)[i] >= 1 && (*n)[i] % ranks == 0 && (sum += (*n)[i]) <= (*n)[2];

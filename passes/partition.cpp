@@ -3,7 +3,8 @@
 // et al. 2020).
 //
 // Module attributes: mesh_data; zero_stage 0 to 3; reduce_order "tree" or "fast" (ir/ops/collective.cpp); shards, the
-// logical shards of a rank (autodiff). A module of one rank with one shard stays as it is.
+// logical shards of a rank (autodiff). A module of one rank with one shard stays as it is, and so does one whose ranks
+// meet in outer steps alone (sync_every, passes/outer_steps.cpp).
 //
 //   1. From stage 1 on a parameter of two dimensions or more whose rows divide by the ranks is divided: one piece per
 //      rank, of equal rows. The others, a thousandth of a GPT, stay whole, and every rank updates them.
@@ -505,7 +506,8 @@ private:
 }  // namespace
 
 bool partition(Module &m, const PassOptions &) {
-  if (fact<&PhaseFacts::partitioned>(m) || (Mesh::of(m).data == 1 && fact<&ParallelFacts::shards>(m) == 1))
+  if (fact<&PhaseFacts::partitioned>(m) || fact<&ParallelFacts::syncEvery>(m) > 1 ||
+      (Mesh::of(m).data == 1 && fact<&ParallelFacts::shards>(m) == 1))
     return false;
   Partition(m).run();
   setFact<&PhaseFacts::partitioned>(m, true);

@@ -485,6 +485,7 @@ void Rematerialiser::cannot(int64_t budget) const {
                                                             {"packed", "weights in panels"},
                                                             {"quantized", "weights of few bits"},
                                                             {"whole", "parameters gathered from all ranks"},
+                                                            {"anchor", "parameters of the last outer step"},
                                                             {"cache", "caches"}};
   std::vector<std::pair<std::string, int64_t>> held(states.begin(), states.end());
   std::stable_sort(held.begin(), held.end(), [](auto &a, auto &b) { return a.second > b.second; });

@@ -141,7 +141,7 @@ struct OptimizerConfig {
   double minLrRatio = 0;
 };
 
-/// How data * tensor ranks share the work (passes/partition.cpp, passes/shard_tensor.cpp).
+/// How data * tensor ranks share the work (passes/partition.cpp, passes/shard_tensor.cpp, passes/outer_steps.cpp).
 struct ParallelConfig {
   int64_t data = 1;
   int64_t tensor = 1;
@@ -149,6 +149,8 @@ struct ParallelConfig {
   int64_t logicalShards = 1;  // "auto": as many as ranks
   int64_t logicalTensor = 1;
   ReduceOrder reduceOrder = ReduceOrder::tree;
+  int64_t syncEvery = 1;  // 1: ranks add their gradients in every step
+  double outerLr = 0.7, outerMomentum = 0.9;
   std::string offload = "none";
   std::string compression = "none";
   int64_t shardsPerRank() const { return logicalShards / data; }
@@ -474,6 +476,13 @@ template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {
   key("parallel.reduce_order", p.reduceOrder, Choice{allWords<ReduceOrder>()},
       "Order in which ranks add gradients: tree gives the same bits with any number of ranks, fast leaves it to the "
       "engine.");
+  key("parallel.sync_every", p.syncEvery, Integer{1, 1 << 20},
+      "Steps that each rank along `data` does by itself, with its part of the batch, before an outer step makes "
+      "parameters equal again. 1: ranks add gradients in every step.");
+  key("parallel.outer_lr", p.outerLr, Number{above(0), atMost(1e9)},
+      "sync_every: learning rate of the outer steps. 1, with no momentum: the mean of the ranks' parameters.");
+  key("parallel.outer_momentum", p.outerMomentum, Number{atLeast(0), below(1)},
+      "sync_every: Nesterov momentum of the outer steps. 0: none, and no moment is kept.");
   key("parallel.offload", p.offload, Choice{wordsAnd<Offload>({"auto"})},
       "Whether a GPU's moments and master weights are in the host's memory. \"auto\": if a forecast does not fit "
       "otherwise, or is faster.");

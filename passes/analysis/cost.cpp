@@ -227,6 +227,8 @@ double callsPerStep(const Module &m, llvm::StringRef function) {
   }
   if (function == "accumulate")
     return double(std::max<int64_t>(1, fact<&BatchFacts::accumulate>(m)));
+  if (function == "outer")
+    return 1 / double(fact<&ParallelFacts::syncEvery>(m));
   return function == "train_step" || function == "update" ? 1 : 0;
 }
 

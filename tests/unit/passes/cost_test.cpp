@@ -121,6 +121,14 @@ TEST(Cost, SumsOfShardsFoldAsABinaryTree) {
   EXPECT_EQ(costOfStep(*m, plain()).flops, 8 + 2 * 10 + 100);
 }
 
+TEST(Cost, OfAnOuterStepIsSharedByItsSteps) {
+  auto m = fused("module {sync_every=5} {\n"
+                 "func @train_step(%x: f32[10]) -> (f32[10]) { %0 = neg %x : f32[10] return %0 }\n"
+                 "func @outer(%x: f32[100]) -> (f32[100]) { %0 = neg %x : f32[100] return %0 }\n}");
+  EXPECT_EQ(callsPerStep(*m, "outer"), 0.2);
+  EXPECT_EQ(costOfStep(*m, plain()).flops, 10 + 20);
+}
+
 TEST(Cost, AKernelIsOfItsAnchorsKind) {
   auto m = fused("func @f(%x: f32[64,64]) -> (f32[64,64]) {\n"
                  "%0 = neg %x : f32[64,64]\n%1 = matmul %0, %0 : f32[64,64]\nreturn %1 }");
