@@ -167,6 +167,7 @@ std::vector<int64_t> ofFirst(Communicator *ranks, std::vector<int64_t> values) {
 struct Manifest {
   CheckpointInfo info;
   std::string optimizer;
+  int64_t ranksApart = 1;
   std::vector<std::pair<std::string, std::string>> files;  // with their checksums
 };
 
@@ -201,6 +202,7 @@ Manifest readManifest(const std::string &dir, int64_t step) {
     if (manifest.contains("val_loss"))
       m.info.valLoss = manifest.at("val_loss").get<double>();
     m.optimizer = manifest.value("optimizer", "adamw");
+    m.ranksApart = manifest.value("ranks_apart", m.ranksApart);
     for (auto &[name, checksum] : manifest.at("files").items()) {
       llvm::StringRef file = name;
       file.consume_front(std::string(kStateFolder) + "/");
@@ -372,6 +374,8 @@ void CheckpointStore::complete(AtomicDir &dir, const CheckpointInfo &info, const
     manifest["tokenizer"] = info.data.tokenizer;
   if (!info.earlierPlans.empty())
     manifest["earlier_plans"] = info.earlierPlans;
+  if (const int64_t apart = ranksApart(planned); apart > 1)
+    manifest["ranks_apart"] = apart;
   if (info.valLoss && std::isfinite(*info.valLoss))
     manifest["val_loss"] = *info.valLoss;
   writeSynced(dir.file(kManifestFile), textOfManifest(std::move(manifest)));
@@ -491,6 +495,9 @@ static CheckpointInfo loadOne(Executor &executor, const std::string &dir, int64_
              fmt::format("compile the plan again with optimizer.name = \"{}\", or begin another run with these "
                          "weights: model.init_from = \"ckpt:{}\"",
                          was, info.dir));
+  if (std::string what = differenceOfRanks(manifest.ranksApart, planned, remedy); !parametersOnly && !what.empty())
+    mismatch(what, fmt::format("{}, or begin another run with these weights: model.init_from = \"ckpt:{}\"", remedy,
+                               info.dir));
   if (std::string different = differenceOf(info.model, model, remedy); !different.empty())
     mismatch("another model: " + different, remedy);
   const TensorFiles parameters = tensorsOf(manifest, "model");
@@ -584,22 +591,6 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
   return std::nullopt;
 }
 
-/// Whether two tensors of one type and shape have the same content.
-static bool isCopy(const TensorFiles &file, const TensorInfo &one, const TensorInfo &other) {
-  constexpr int64_t most = 1 << 20;
-  if (!file.isWhole(one) || !file.isWhole(other))
-    return false;
-  std::vector<char> a(std::min(most, one.bytes())), b(a.size());
-  for (int64_t at = 0; at < one.bytes(); at += most) {
-    const int64_t bytes = std::min(most, one.bytes() - at);
-    file.readPart(one, at, bytes, a.data());
-    file.readPart(other, at, bytes, b.data());
-    if (std::memcmp(a.data(), b.data(), bytes) != 0)
-      return false;
-  }
-  return true;
-}
-
 /// At most three names.
 static std::string joined(const std::vector<std::string> &names) {
   const size_t shown = std::min<size_t>(names.size(), 3);
@@ -626,7 +617,7 @@ static bool mayStayOut(const TensorFiles &file, const TensorInfo &t, const std::
                        bool headersOnly, bool headless) {
   return isBeside(t.name, t.shape, headless) || llvm::any_of(taken, [&](const std::string &known) {
            const TensorInfo *k = file.find(known);
-           return k->dtype == t.dtype && k->shape == t.shape && (headersOnly || isCopy(file, t, *k));
+           return k->dtype == t.dtype && k->shape == t.shape && (headersOnly || file.areEqual(t, *k));
          });
 }
 

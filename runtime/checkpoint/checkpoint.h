@@ -12,7 +12,8 @@
 // Each of several ranks writes one file of each kind: model-00001-of-00004.safetensors has the whole parameters of a
 // part of the model, and model.safetensors.index.json lists them as in Hugging Face's own sharded checkpoints;
 // state/optimizer-00001-of-00004.safetensors has the rank's moments, which may be pieces
-// (runtime/checkpoint/tensor_files.h). Both kinds load on any number of ranks.
+// (runtime/checkpoint/tensor_files.h). Both kinds load on any number of ranks. Only moments of ranks that meet in outer
+// steps (passes/outer_steps.cpp) are each rank's own: they load on as many ranks, which the manifest says.
 //
 // `latest` and `best` beside these folders are relative links to the newest checkpoint and to the one with the least
 // validation loss. They are for people and other programs: gptc itself looks at the checkpoints.
@@ -86,7 +87,8 @@ public:
   /// Loads the newest intact checkpoint into the executor's states, for all ranks together. Reports each damaged one
   /// passed over to `warn`; nullopt if there is no checkpoint. `parametersOnly` leaves other states alone. Checkpoints
   /// after step `atMost` are ignored (-1: no limit). Throws UserError(CheckpointMismatch) for a checkpoint of another
-  /// model, naming the keys of [model] that differ, or of another optimizer; UserError(CheckpointDamaged) if there are
+  /// model, naming the keys of [model] that differ, of another optimizer, or of another number of ranks if each has
+  /// moments of its own; UserError(CheckpointDamaged) if there are
   /// checkpoints but none is intact. A checkpoint that lacks a key counts as agreeing, which the notes say.
   std::optional<CheckpointInfo> loadNewest(Executor &executor, const ModelIdentity &model, bool parametersOnly,
                                            const std::function<void(const std::string &)> &warn,

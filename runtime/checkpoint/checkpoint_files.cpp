@@ -18,6 +18,7 @@ std::vector<const State *> savedStates(const Module &m, bool parameters) {
     case StateKind::cache:
     case StateKind::low:
     case StateKind::whole:
+    case StateKind::anchor:
     case StateKind::packed:
     case StateKind::quantized:
       break;
@@ -152,6 +153,22 @@ int64_t memoryToSave(const Module &m, bool beside) {
     }
   }
   return *std::max_element(bytes.begin(), bytes.end()) + largest;
+}
+
+int64_t ranksApart(const Module &m) {
+  const auto shared = factsOf<ParallelFacts>(m);
+  return shared.syncEvery > 1 ? shared.data : 1;
+}
+
+std::string differenceOfRanks(int64_t there, const Module &planned, std::string &remedy) {
+  const int64_t here = ranksApart(planned);
+  if (there == here)
+    return "";
+  remedy = there == 1 ? "compile the plan again with parallel.sync_every = 1"
+                      : fmt::format("go on with {} ranks and parallel.sync_every above 1", there);
+  return there == 1 ? fmt::format("ranks that share their moments, and in the plan each of {} has its own", here)
+                    : fmt::format("{} ranks with moments of their own, and the plan has {}", there,
+                                  here == 1 ? std::string("one set of them") : fmt::format("{} such ranks", here));
 }
 
 bool isHeadless(const Module &m) {

@@ -65,6 +65,13 @@ struct OwnedFiles {
 /// save.
 int64_t memoryToSave(const Module &planned, bool beside);
 
+/// Ranks that have moments of their own, because they meet in outer steps alone (passes/outer_steps.cpp); 1 if all
+/// ranks have the same.
+int64_t ranksApart(const Module &m);
+/// What a checkpoint with the moments of `there` such ranks is to a plan with another number of them, "" if it has the
+/// same; `remedy` gets what it would fit.
+std::string differenceOfRanks(int64_t there, const Module &planned, std::string &remedy);
+
 /// Whether the module makes vectors of texts (@embed_N) and has no parameters of a head: files may have these.
 bool isHeadless(const Module &m);
 

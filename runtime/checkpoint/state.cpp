@@ -341,14 +341,14 @@ void fillCopies(Executor &executor) {
   std::vector<char> gathered;
   for (const auto &s : m.states) {
     const std::optional<StateKind> kind = kindOf(*s);
-    if (kind != StateKind::low && kind != StateKind::whole)
+    if (kind != StateKind::low && kind != StateKind::whole && kind != StateKind::anchor)
       continue;
     const std::string of = fact<&StateFacts::of>(*s);
     const State *p = m.state(of);
     GPTC_CHECK(p && p->type.dtype == DType::f32 && wholeType(*p).sameShape(wholeType(*s)), "@{} is no copy of @{}",
                s->name, of);
     const StateView to = executor.view(*s, StateAccess::write);
-    if (kind == StateKind::whole) {
+    if (kind != StateKind::low) {
       loadAlongData(executor, *p, to.as<char>());
       continue;
     }

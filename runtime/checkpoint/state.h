@@ -20,9 +20,9 @@ double constantValue(const State &s);
 /// Resets such a state to its initial value.
 void fillConstantState(Executor &executor, const State &s);
 
-/// Fills the copies of parameters: states of kind "whole" and "low" (rounded to nearest even), and "packed" from the
-/// state whose panels they are. Call it after anything but a step has changed parameters (initializeStates, loading).
-/// If ranks along "data" hold pieces of parameters, all ranks must call it.
+/// Fills the copies of parameters: states of kind "whole", "anchor" and "low" (rounded to nearest even), and "packed"
+/// from the state whose panels they are. Call it after anything but a step has changed parameters (initializeStates,
+/// loading). If ranks along "data" hold pieces of parameters, all ranks must call it.
 void fillCopies(Executor &executor);
 
 /// Fills the states of kind "packed" of a parameter that is in files alone from its values, row-major over its padded

@@ -203,4 +203,19 @@ void TensorFiles::readPart(const TensorInfo &t, int64_t first, int64_t bytes, vo
   f.file->read(*f.tensor, first, to, bytes);
 }
 
+bool TensorFiles::areEqual(const TensorInfo &one, const TensorInfo &other) const {
+  constexpr int64_t most = 1 << 20;
+  if (!isWhole(one) || !isWhole(other))
+    return false;
+  std::vector<char> a(std::min(most, one.bytes())), b(a.size());
+  for (int64_t at = 0; at < one.bytes(); at += most) {
+    const int64_t bytes = std::min(most, one.bytes() - at);
+    readPart(one, at, bytes, a.data());
+    readPart(other, at, bytes, b.data());
+    if (std::memcmp(a.data(), b.data(), bytes) != 0)
+      return false;
+  }
+  return true;
+}
+
 }  // namespace gptc

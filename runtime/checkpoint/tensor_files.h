@@ -72,6 +72,8 @@ public:
   bool isWhole(const TensorInfo &t) const;
   /// Reads `bytes` bytes from byte `first` on of a tensor that isWhole.
   void readPart(const TensorInfo &t, int64_t first, int64_t bytes, void *to) const;
+  /// Whether two tensors of one type and shape are whole and have the same content.
+  bool areEqual(const TensorInfo &one, const TensorInfo &other) const;
 
 private:
   struct Found {

@@ -289,6 +289,7 @@ static std::string signatureProblem(const Module &m, int64_t shards, int64_t acc
       {"train_step", !accumulates, counted, step},
       {"accumulate", accumulates, counted, {}},
       {"update", accumulates, {scalar}, step},
+      {"outer", fact<&ParallelFacts::syncEvery>(m) > 1, {}, {}},
       {"eval", false, batch, evaluated},
       {"decode", false, {Type(DType::i32, {1, 1}), count}, {logits}},
       {"prefill", false, {Type(DType::i32, {1, std::max<int64_t>(1, P)}), count}, {logits}}};
@@ -413,6 +414,9 @@ std::string resultIdentity(const Plan &plan) {
       parts > 1 && !plan.target.isCuda() ? fmt::format("{} parts", parts) : fmt::format("{}", mesh.tensor);
   std::string text =
       fmt::format("{} tensor={} shards={} fast={}\n", plan.target.name, tensor, shards, fast ? mesh.data : 0);
+  if (const auto shared = factsOf<ParallelFacts>(m); shared.syncEvery > 1)
+    text += fmt::format("sync_every={} outer_lr={} outer_momentum={}\n", shared.syncEvery, shared.outerLr,
+                        shared.outerMomentum);
   for (const auto &[key, value] : settings)
     text += fmt::format("{}={}\n", key.str(), value.str());
   std::set<std::string> orders;

@@ -21,6 +21,11 @@ public:
     ++steps;
     return result;
   }
+  /// The same for what belongs to the last step.
+  template <class F> void beside(F run) {
+    --steps;
+    step([&] { return run(), 0; });
+  }
   /// Reports the slowest rank, how long the others waited for it, and the bytes sent per step relative to the lower
   /// bound. All ranks must call it together; all get the same text.
   std::string report();

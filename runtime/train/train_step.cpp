@@ -48,7 +48,8 @@ std::unique_ptr<TrainingData> open(const Plan &plan, const std::string &pattern,
 }  // namespace
 
 TrainStep::TrainStep(Session &session, const TrainingData &data)
-    : s(session), m(*s.plan.planned), data(data), seed(s.plan.run.seed), accumulate(fact<&BatchFacts::accumulate>(m)),
+    : syncEvery(fact<&ParallelFacts::syncEvery>(*session.plan.planned)), s(session), m(*s.plan.planned), data(data),
+      seed(s.plan.run.seed), accumulate(fact<&BatchFacts::accumulate>(m)),
       perBatch(accumulate > 1 ? "accumulate" : "train_step"), batch(*m.function(perBatch)) {}
 
 std::unique_ptr<TrainingData> TrainStep::dataOf(const Plan &plan) {
@@ -61,7 +62,7 @@ std::unique_ptr<TrainingData> TrainStep::evalDataOf(const Plan &plan, const std:
 }
 
 std::vector<std::string> TrainStep::functions() const {
-  std::vector<std::string> names = {"train_step", "accumulate", "update"};
+  std::vector<std::string> names = {"train_step", "accumulate", "update", "outer"};
   for (const auto &f : m.functions)
     if (llvm::StringRef(f->name).starts_with("fold"))
       names.push_back(f->name);
@@ -91,7 +92,8 @@ StepResult TrainStep::run(int64_t done, bool more) {
   const char *last = accumulate > 1 ? "update" : "train_step";
   const int64_t B = batch.size();
   const int64_t begin = done * global(), own = s.executor.index("data") * accumulate * B;
-  const float targets = float(data.targets(seed, begin, global()));
+  const bool alone = syncEvery > 1;  // the mean is over this rank's part
+  const float targets = float(data.targets(seed, alone ? begin + own : begin, alone ? accumulate * B : global()));
   for (int64_t k = 0; k < accumulate; ++k) {
     const int64_t sequence = own + k * B;
     load(begin + sequence);

@@ -5,6 +5,7 @@
 #include "runtime/train/sequence_batch.h"
 #include "runtime/train/session.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -15,7 +16,7 @@ namespace gptc {
 /// Makes a NaN positive, because its sign differs between machines and would be printed.
 template <typename T> T plainNan(T v) { return std::isnan(v) ? std::fabs(v) : v; }
 
-/// What a step reports. NaNs are positive.
+/// What a step reports: of all ranks, or with outer steps of this one. NaNs are positive.
 struct StepResult {
   float loss = 0, gradNorm = 0, lr = 0;
   float lossScale = 0;  // 0: not scaled
@@ -37,6 +38,17 @@ public:
   static std::unique_ptr<TrainingData> evalDataOf(const Plan &plan, const std::string &pattern, const std::string &key);
   /// Names of the functions that steps call.
   std::vector<std::string> functions() const;
+  /// Steps from one outer step to the next (passes/outer_steps.cpp); 1: all ranks do every step together.
+  const int64_t syncEvery;
+  /// Whether all ranks have the same parameters after `done` steps: always, or after an outer step.
+  bool isShared(int64_t done) const { return done % syncEvery == 0 || done == s.plan.run.steps; }
+  /// The first step after `done` behind which they have.
+  int64_t nextShared(int64_t done) const {
+    const int64_t next = (done / syncEvery + 1) * syncEvery;
+    return done < s.plan.run.steps ? std::min(next, s.plan.run.steps) : next;
+  }
+  /// The outer step. All ranks must call it together, after each step behind which parameters are shared.
+  void synchronize() { s.executor.run("outer", {}); }
   /// Tokens per step, of all ranks.
   int64_t tokens() const { return global() * batch.tokens(); }
   /// Does a step. The states must be those after `done` steps. `more`: another step follows, whose first windows are

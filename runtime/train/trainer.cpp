@@ -11,6 +11,7 @@
 #include "runtime/train/certificate.h"
 #include "runtime/train/metrics.h"
 #include "runtime/train/rank_times.h"
+#include "runtime/train/run_folder.h"
 #include "runtime/train/stop_signals.h"
 #include "runtime/train/tensorboard.h"
 #include "runtime/train/train_step.h"
@@ -19,75 +20,18 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <fcntl.h>
 #include <filesystem>
 #include <random>
-#include <sys/file.h>
 #include <thread>
-#include <unistd.h>
 #include <utility>
 
 namespace gptc {
 namespace fs = std::filesystem;
 
 namespace {
-
-// ---- the run's folder -----------------------------------------------------------------------------------------------
-
-/// Locks OUT_DIR for this process.
-class RunLock {
-public:
-  static std::string pathIn(const std::string &outDir) { return outDir + "/.lock"; }
-  explicit RunLock(const std::string &outDir) : path(pathIn(outDir)) {
-    makeDirs(outDir);
-    fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0)
-      throw UserError(ErrorCode::Unwritable, fmt::format("cannot write in {}: {}", outDir, strerror(errno)),
-                      "choose another out_dir, or --out-dir");
-    if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-      ::close(fd);
-      throw UserError(ErrorCode::Unwritable, fmt::format("another run is writing in {}", outDir),
-                      "wait for it, or choose another --out-dir");
-    }
-  }
-  ~RunLock() { ::close(fd); }
-  RunLock(const RunLock &) = delete;
-  /// Writes a number that no other run has written, so that other ranks can tell whether they see the same folder.
-  void mark(uint64_t number) {
-    const std::string text = fmt::format("{}\n", number);
-    if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, text.data(), text.size(), 0) != ssize_t(text.size()))
-      throw UserError(ErrorCode::Unwritable, fmt::format("cannot write {}: {}", path, strerror(errno)));
-  }
-
-private:
-  const std::string path;
-  int fd;
-};
-
-/// Moves an earlier run's files aside, so that nothing is lost or mistaken for this run's.
-void setAside(const std::string &outDir, ProgressLine &progress) {
-  std::vector<std::string> found;
-  std::error_code e;
-  for (const char *name : {"checkpoints", "log.jsonl", "trace.json", "events", "certificate"})
-    if (fs::exists(outDir + "/" + name, e))
-      found.push_back(name);
-  if (found.empty())
-    return;
-  int n = 1;
-  while (fs::exists(fmt::format("{}/old-{}", outDir, n), e))
-    ++n;
-  const std::string old = fmt::format("{}/old-{}", outDir, n);
-  makeDirs(old);
-  for (const std::string &name : found)
-    fs::rename(outDir + "/" + name, old + "/" + name, e);
-  progress.say(fmt::format("kept the earlier run in {}", old));
-}
-
-// ---- the loop -------------------------------------------------------------------------------------------------------
 
 class Trainer {
 public:
@@ -119,10 +63,10 @@ public:
       if (!allRanks && !dataPrint && !dataFailed && e.diagnostics[0].code == ErrorCode::TokenOutOfRange)
         settleData();
       // Between two steps the state is good, whatever went wrong with data or log. The other ranks, if any, are
-      // elsewhere then, unless the loss itself is bad.
-      if (!saveFailed && !dataFailed && (!allRanks || e.diagnostics[0].code == ErrorCode::NonFinite))
+      // elsewhere then, unless the loss itself is bad, which is that of all.
+      if (!saveFailed && !dataFailed && (!allRanks || (together() && e.diagnostics[0].code == ErrorCode::NonFinite)))
         try {
-          if (step > 0 && step != saved)
+          if (step > 0 && step != saved && steps.isShared(step))
             save(true, 0);  // without pruning: an older checkpoint may help to find the error
           else
             finishSaving();
@@ -176,6 +120,8 @@ private:
   int64_t rank() const { return allRanks ? allRanks->rank : 0; }
   int64_t world() const { return allRanks ? allRanks->world : 1; }
   bool first() const { return rank() == 0; }
+  /// Whether all ranks do every step together, so that they see the same results.
+  bool together() const { return steps.syncEvery == 1; }
 
   /// The first rank's value, on all ranks.
   int64_t agreed(int64_t mine) const {
@@ -249,9 +195,17 @@ private:
   void begin() {
     // Do first what may show the plan to be wrong, then what changes files.
     const bool isFast = fact<&ParallelFacts::reduceOrder>(m) == ReduceOrder::fast;
-    if (options.certifyEvery > 0 && (Mesh::of(m).tensor > 1 || (allRanks && isFast)))
-      throw UserError(ErrorCode::NotBuiltYet, "--certify: one rank cannot replay this plan",
-                      "runs without parallel.tensor and with parallel.reduce_order = \"tree\" can be certified");
+    if (options.certifyEvery > 0 && (Mesh::of(m).tensor > 1 || (allRanks && isFast) || !together()))
+      throw UserError(
+          ErrorCode::NotBuiltYet, "--certify: one rank cannot replay this plan",
+          "runs without parallel.tensor and parallel.sync_every, and with parallel.reduce_order = \"tree\", "
+          "can be certified");
+    if (!steps.isShared(target))
+      throw UserError(ErrorCode::Usage,
+                      fmt::format("--steps {} ends between two outer steps, which are {} steps apart "
+                                  "(parallel.sync_every)",
+                                  target, steps.syncEvery),
+                      fmt::format("--steps {} works", steps.nextShared(target)));
     const std::vector<std::string> names = steps.functions();
     if (hasher) {
       hasher->begin();
@@ -278,7 +232,8 @@ private:
     if (first()) {
       store.cleanUp();
       if (options.resume == Resume::never)
-        setAside(run.outDir, progress);
+        if (const std::string old = setAside(run.outDir); !old.empty())
+          progress.say(fmt::format("kept the earlier run in {}", old));
     }
     if (allRanks)
       requireOneFolder();
@@ -395,7 +350,9 @@ private:
     return (step == target && target >= run.steps) || (every > 0 && step > 0 && step % every == 0);
   }
   /// Includes an evaluation that a stop or a kill prevented.
-  bool needsEvaluation() const { return val && step > 0 && due(run.evalEvery) && evaluated < step; }
+  bool needsEvaluation() const {
+    return val && step > 0 && steps.isShared(step) && due(run.evalEvery) && evaluated < step;
+  }
 
   void loop() {
     startedAt = monotonicNow();
@@ -407,21 +364,23 @@ private:
     int skipped = 0;
     bool stop = false;
     for (;;) {
-      signals.after(step);
-      stop = stopping();
-      if (needsEvaluation() && !stop) {
-        evaluateNow();
-        // Given up for a stop, which must come before the next step: behind it nobody would evaluate this one.
-        stop = evaluated < step && stopping();
+      if (steps.isShared(step)) {
+        signals.after(step);
+        stop = stopping();
+        if (needsEvaluation() && !stop) {
+          evaluateNow();
+          // Given up for a stop, which must come before the next step: behind it nobody would evaluate this one.
+          stop = evaluated < step && stopping();
+        }
+        if (!prompt.empty() && step > startStep && step % run.sampleEvery == 0 && !stop)
+          printSample();
+        const bool last = step >= target || stop;
+        if (step != saved && (due(run.checkpointEvery) || last))
+          save(last, run.checkpointKeep);
+        if (last)
+          break;
+        signals.inStep(steps.nextShared(step));
       }
-      if (!prompt.empty() && step > startStep && step % run.sampleEvery == 0 && !stop)
-        printSample();
-      const bool last = step >= target || stop;
-      if (step != saved && (due(run.checkpointEvery) || last))
-        save(last, run.checkpointKeep);
-      if (last)
-        break;
-      signals.inStep(step + 1);
       SmallStates before(s.executor);
       std::optional<CertifyingStep> certifying;
       if (options.certifyEvery > 0 && ((step + 1) % options.certifyEvery == 0 || step + 1 == target))
@@ -442,6 +401,8 @@ private:
                                  step, r.lossScale));
       else
         diverged(r, before, ++skipped);
+      if (!together() && steps.isShared(step))
+        synchronize(times);
       if (certifying)
         certify(certifying->end(r));
       Pulse::get().step(step);
@@ -541,13 +502,29 @@ private:
     shownAt = at;
   }
 
-  StepResult runStep() {
-    // A traced step is not part of the profile.
-    const bool traced = isTraced(step + 1);
+  /// Sets the observer of kernels of a step, if it is to have one.
+  void observe(int64_t number) {
     if (!s.executor.observer)
       s.executor.observer = observing();
-    if (!s.executor.observer)
-      s.executor.observer = traced ? static_cast<KernelObserver *>(&trace) : options.profile ? &profile : nullptr;
+    if (!s.executor.observer)  // a traced step is not part of the profile
+      s.executor.observer = isTraced(number)  ? static_cast<KernelObserver *>(&trace)
+                            : options.profile ? &profile
+                                              : nullptr;
+  }
+
+  /// Makes the parameters of all ranks equal again. The time is the last step's.
+  void synchronize(std::optional<RankTimes> &times) {
+    const int64_t begin = monotonicNow();
+    observe(step);
+    times ? times->beside([&] { steps.synchronize(); }) : steps.synchronize();
+    s.executor.observer = nullptr;
+    if (const std::string found = firstFound(); !found.empty())
+      hidden(found);
+    trainNs += double(monotonicNow() - begin);
+  }
+
+  StepResult runStep() {
+    observe(step + 1);
     if (!s.executor.observer && isWatched()) {
       s.executor.observer = options.watch;
       ++options.times->watched;
@@ -634,10 +611,11 @@ private:
     return ofEarliest(scan.first.empty() ? never : scan.before, scan.first);
   }
 
-  /// The text, with its rank, of the rank with the least `place`; "" if no rank has any.
+  /// The text, with its rank, of the rank with the least `place`; "" if no rank has any. Of ranks that do not see the
+  /// same results, this one's.
   std::string ofEarliest(int64_t place, const std::string &text) {
-    if (!allRanks)
-      return text;
+    if (!allRanks || !together())
+      return text.empty() || !allRanks ? text : fmt::format("{}, on rank {}", text, rank());
     std::vector<int64_t> places(world());
     allRanks->run({{Collective::Kind::all_gather, &place, places.data(), 1, DType::i64}}, SumOrder::fast);
     const auto least = std::min_element(places.begin(), places.end());

@@ -24,9 +24,42 @@ struct Cuts {
   int64_t data = 1, tensor = 1;
   bool wholeCopies = false;  // as in ZeRO's stages 1 and 2
   int64_t padded = 40;       // rows of the embedding, of which 37 are logical
+  bool apart = false;        // ranks along "data" meet in outer steps alone: each has all, and moments of its own
 };
 
+/// Gives every state a place in the arena.
+std::unique_ptr<Module> placed(const Cuts &c, const std::string &text) {
+  std::unique_ptr<Module> m = parseModule(text, "test");
+  m->attrs.set("mesh_data", c.data);
+  m->attrs.set("mesh_tensor", c.tensor);
+  int64_t at = 0;
+  for (auto &s : m->states) {
+    s->attrs.set("at", at);
+    at += (s->type.bytes() + 63) / 64 * 64;
+  }
+  m->attrs.set("arena_bytes", at);
+  return m;
+}
+
+/// As passes/outer_steps.cpp makes them.
+std::unique_ptr<Module> moduleApart(const Cuts &c) {
+  std::string text = "module {sync_every=5} {\n";
+  for (const auto &[name, type, places] : {std::tuple{"wte.weight", fmt::format("f32[37->{},9]", c.padded), c.padded},
+                                           {"qkv.weight", std::string("f32[8,48]"), int64_t(8)},
+                                           {"ln.weight", std::string("f32[11]"), int64_t(11)},
+                                           {"head.weight", std::string("f32[16,10]"), int64_t(16)}}) {
+    const std::string cut = c.data == 1 ? "" : fmt::format(", cut_data=[0, {0}, {0}, {0}]", c.data * places);
+    text += fmt::format("state @{0} : {1} {{kind=\"param\"}}\nstate @m.{0} : {1} {{kind=\"moment\"{2}}}\n"
+                        "state @anchor.{0} : {1} {{kind=\"anchor\", of=\"{0}\"}}\n"
+                        "state @outer.{0} : {1} {{kind=\"moment\"}}\n",
+                        name, type, cut);
+  }
+  return placed(c, text + "state @step : i64[] {kind=\"counter\"}\n}");
+}
+
 std::unique_ptr<Module> moduleFor(const Cuts &c) {
+  if (c.apart)
+    return moduleApart(c);
   auto rows = [&](int64_t logical, int64_t padded) {
     return c.data == 1 ? fmt::format("{}{}", logical, padded == logical ? "" : fmt::format("->{}", padded))
                        : fmt::format("{}", padded / c.data);
@@ -46,17 +79,7 @@ std::unique_ptr<Module> moduleFor(const Cuts &c) {
   }
   if (c.wholeCopies)
     text += fmt::format("state @whole.wte.weight : f32[37->{},9] {{kind=\"whole\", of=\"wte.weight\"}}\n", c.padded);
-  text += "state @step : i64[] {kind=\"counter\"}\n}";
-  std::unique_ptr<Module> m = parseModule(text, "test");
-  m->attrs.set("mesh_data", c.data);
-  m->attrs.set("mesh_tensor", c.tensor);
-  int64_t at = 0;
-  for (auto &s : m->states) {
-    s->attrs.set("at", at);
-    at += (s->type.bytes() + 63) / 64 * 64;
-  }
-  m->attrs.set("arena_bytes", at);
-  return m;
+  return placed(c, text + "state @step : i64[] {kind=\"counter\"}\n}");
 }
 
 /// Runs `work` on every rank of a mesh; returns the codes of what they threw, 0 for nothing.
@@ -176,6 +199,42 @@ TEST(CheckpointOfRanks, LoadsOnAnyMesh) {
         EXPECT_EQ(loaded, std::vector<int>(loaded.size(), 0)) << nameOf(to);
       }
     }
+}
+
+// The moments of ranks that meet in outer steps alone are all in the checkpoint, padding and all. No other number of
+// ranks has a use for them; the weights are anybody's.
+TEST(CheckpointOfRanks, MomentsOfRanksApartLoadOnAsManyRanks) {
+  for (const bool beside : {true, false}) {
+    TempDir dir;
+    const CheckpointStore store(dir.path);
+    const Cuts from{.data = 2, .apart = true};
+    EXPECT_EQ(verify(*moduleFor(from)), std::vector<std::string>());
+    const auto saved = onRanks(from, [&](Executor &e) {
+      fillStates(e, 3);
+      const HfFiles none;
+      CheckpointSaver saver(e, store, beside, none);
+      saver.begin({3, "plan", identity(), "data", "", {}}, 2);
+      fillStates(e, 4);
+      saver.finish();
+    });
+    ASSERT_EQ(saved, std::vector<int>(2, 0));
+    auto load = [&](const Cuts &to, bool parametersOnly) {
+      return onRanks(to, [&](Executor &e) {
+        fillStates(e, 9);
+        const auto info =
+            store.loadNewest(e, identity(), parametersOnly, [](const std::string &w) { ADD_FAILURE() << w; });
+        ASSERT_TRUE(info);
+        expectStates(e, 3, nameOf(to), parametersOnly);
+      });
+    };
+    EXPECT_EQ(load(from, false), std::vector<int>(2, 0));
+    const int mismatch = int(ErrorCode::CheckpointMismatch);
+    EXPECT_EQ(load({.data = 4, .apart = true}, false), std::vector<int>(4, mismatch));
+    EXPECT_EQ(load({.data = 1, .apart = true}, false), std::vector<int>(1, mismatch));
+    EXPECT_EQ(load({.data = 2}, false), std::vector<int>(2, mismatch)) << "a plan whose ranks share their moments";
+    EXPECT_EQ(load({}, true), std::vector<int>(1, 0));
+    EXPECT_EQ(load({.data = 4, .apart = true}, true), std::vector<int>(4, 0));
+  }
 }
 
 TEST(CheckpointOfRanks, EachWritesItsShareOnce) {
