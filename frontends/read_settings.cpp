@@ -345,13 +345,60 @@ void checkLogicalTensor(Reading &in) {
                {"logical_tensor = 1 works, or fp8 = \"off\""});
 }
 
+/// Outer steps are of ranks that each train the whole model with one shard of the batch.
+void checkOuterSteps(Reading &in) {
+  ConfigReader &r = in.r;
+  const ParallelConfig &p = in.s.parallel;
+  const PrecisionConfig &precision = in.s.precision;
+  const char *key = "parallel.sync_every";
+  if (p.syncEvery == 1 || !r.good(key))
+    return;
+  auto isAuto = [&](const char *other) {
+    const TomlValue *v = r.get(other);
+    const auto *word = v ? std::get_if<std::string>(&v->value) : nullptr;
+    return word && *word == "auto";
+  };
+  const struct {
+    const char *other;
+    bool refused;
+    std::string is;
+    const char *why, *works;
+    ErrorCode code = ErrorCode::Contradiction;
+  } rules[] = {
+      {"parallel.zero_stage", p.zeroStage > 0, fmt::format("{}", p.zeroStage),
+       "between outer steps each rank updates all parameters by itself", "zero_stage = 0 works"},
+      {"parallel.tensor", p.tensor > 1 || isAuto("parallel.tensor"),
+       isAuto("parallel.tensor") ? "\"auto\"" : fmt::format("{}", p.tensor), "each rank trains the whole model",
+       "tensor = 1 works", ErrorCode::NotBuiltYet},
+      {"parallel.logical_tensor", p.logicalTensor > 1, fmt::format("{}", p.logicalTensor),
+       "each rank trains the whole model", "logical_tensor = 1 works"},
+      {"parallel.logical_shards", p.logicalShards && p.logicalShards != p.data && in.purpose != ConfigPurpose::forecast,
+       fmt::format("{}", p.logicalShards),
+       "they are for the same bits on any number of ranks, and outer steps depend on it", "leave logical_shards out"},
+      {"parallel.offload", p.offload != "none" || isAuto("parallel.offload"), fmt::format("\"{}\"", p.offload),
+       "the host would have to update parameters in outer steps, too", "offload = \"none\" works",
+       ErrorCode::NotBuiltYet},
+      {"precision.compute", precision.compute == "fp16", "\"fp16\"", "each rank would have a loss scale of its own",
+       "compute = \"bf16\" works", ErrorCode::NotBuiltYet},
+      {"precision.fp8", precision.fp8 != Fp8::off, fmt::format("\"{}\"", nameOf(precision.fp8)),
+       "each rank would have factors of its own", "fp8 = \"off\" works", ErrorCode::NotBuiltYet}};
+  for (const auto &rule : rules)
+    if (rule.refused && r.good(rule.other))
+      return r.complain(key, rule.code,
+                        fmt::format("outer steps with {} = {}{}", rule.other, rule.is,
+                                    rule.code == ErrorCode::NotBuiltYet ? " are not built yet" : ""),
+                        fmt::format("{}{}", rule.why, lineOf(r, rule.other)),
+                        {fmt::format("{}, or sync_every = 1", rule.works)});
+}
+
 /// What "auto" is today, and whether the rest goes together.
 void takeParallel(Reading &in) {
   ConfigReader &r = in.r;
   ParallelConfig &p = in.s.parallel;
   checkLogicalTensor(in);
+  checkOuterSteps(in);
   if (p.zeroStage < 0)
-    p.zeroStage = p.data > 1 ? 1 : 0;
+    p.zeroStage = p.data > 1 && p.syncEvery == 1 ? 1 : 0;
   if (!p.logicalShards)
     p.logicalShards = p.data;
   const bool tree = p.reduceOrder == ReduceOrder::tree;

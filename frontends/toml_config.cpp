@@ -361,6 +361,27 @@ void checkBatch(ConfigReader &r, const ModelConfig &m, const ParallelConfig &p, 
   t.accumulate = t.globalBatchTokens / (t.microBatch * block * p.data);
 }
 
+/// Checks that what all ranks do with one set of parameters falls on outer steps.
+void checkOuterPeriods(ConfigReader &r, const Config &c) {
+  const int64_t every = c.parallel.syncEvery;
+  const std::pair<const char *, int64_t> periods[] = {{"eval.every", c.run.valData.empty() ? 0 : c.run.evalEvery},
+                                                      {"eval.sample_every", c.run.sampleEvery},
+                                                      {"checkpoint.every", c.run.checkpointEvery}};
+  for (const auto &[key, period] : periods) {
+    if (period % every == 0 || !r.good(key) || !r.good("parallel.sync_every"))
+      continue;
+    const bool written = r.where(key).line != 0;
+    const int64_t below = period / every * every, above = below + every;
+    r.complain(written ? key : "parallel.sync_every", ErrorCode::ShapeMismatch,
+               fmt::format("{} = {}{} falls between outer steps, when ranks have parameters of their own", key, period,
+                           written ? "" : ", the default,"),
+               written ? fmt::format("must be a multiple of sync_every = {}{}", every, lineOf(r, "parallel.sync_every"))
+                       : fmt::format("does not divide {}", key),
+               {below ? fmt::format("{} = 0, {} or {} works", key, below, above)
+                      : fmt::format("{} = 0 or {} works", key, above)});
+  }
+}
+
 }  // namespace
 
 int64_t defaultFfnDim(const ModelConfig &m) {
@@ -452,6 +473,8 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
                {"eval.sample_prompt = \"\\n\" works, or eval.sample_every = 0"});
   checkLabels(r, c);
   if (!forecast) {
+    if (!settingsOnly)  // else the run's settings come from elsewhere
+      checkOuterPeriods(r, c);
     compareWeights(r, c);
     noteLength(r, c);
   }

@@ -107,9 +107,10 @@ void printShares(const Plan &plan) {
   const Mesh now = Mesh::of(*plan.planned);
   std::string work;
   if (now.data > 1)
-    work = fmt::format("{}{} share each batch: {}, gradients added in the order of {}, ", now.data,
+    work = fmt::format("{}{} share each batch: {}, {} added in the order of {}, ", now.data,
                        now.tensor > 1 ? fmt::format(" groups of {}", now.tensor) : " ranks",
                        shared.zeroStage ? fmt::format("ZeRO stage {}", shared.zeroStage) : "all parameters on each",
+                       shared.syncEvery > 1 ? fmt::format("what {} steps have moved", shared.syncEvery) : "gradients",
                        shared.reduceOrder == ReduceOrder::tree ? "a tree" : "the engine");
   else
     work = fmt::format("{} ranks share heads and hidden features (tensor parallel), ", now.tensor);

@@ -106,6 +106,39 @@ TEST_F(RanksTest, APlanForOneIsMadeAnewForMoreAndBack) {
   EXPECT_TRUE(stateAfter(four, "back", 1) == expected);
 }
 
+// Between outer steps nothing goes between ranks. A run in parts is one run, over TCP too; its checkpoints have moments
+// of each rank, and go on with as many.
+TEST_F(RanksTest, MeetInOuterStepsAlone) {
+  const std::vector<std::string> settings = {"train.steps=14", "train.micro_batch=1", "parallel.sync_every=3",
+                                             "checkpoint.every=6"};
+  std::vector<std::string> two = settings;
+  two.push_back("parallel.data=2");
+  const std::string plan = w.compile("outer", two), expected = stateAfter(plan, "whole", 2);
+  EXPECT_NE(expected.find("outer.wte.weight"), std::string::npos);
+  EXPECT_EQ(expected.find("anchor."), std::string::npos) << "what the weights are is kept twice";
+  const std::vector<std::string> lines = logLines(w.path("whole"));
+  Result r = run(plan, "parts", 2, {"--steps", "9"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("what 3 steps have moved added"), std::string::npos) << r.output;
+  EXPECT_TRUE(stateAfter(plan, "parts", 2) == expected);
+  EXPECT_EQ(logLines(w.path("parts")), lines);
+  r = w.gptrun({plan, "--out-dir", w.path("tcp"), "--ranks-per-node", "2"}, {{"GPTC_INTERFACE", "lo"}});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_TRUE(w.finalState(w.path("tcp")) == expected);
+  r = run(plan, "odd", 2, {"--steps", "4"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("--steps 6 works"), std::string::npos) << r.output;
+  r = run(plan, "parts", 1);
+  EXPECT_EQ(r.code, 5) << r.output;
+  EXPECT_NE(r.output.find("2 ranks with moments of their own"), std::string::npos) << r.output;
+  r = w.gptrun({"eval", plan, "--out-dir", w.path("parts")});
+  EXPECT_EQ(r.code, 0) << r.output;
+  // One rank, whose parameters an outer step moves, too; a plan for it is made anew for two.
+  const std::string one = w.compile("one", settings);
+  EXPECT_FALSE(stateAfter(one, "alone", 1) == expected);
+  EXPECT_TRUE(stateAfter(one, "made-for-two", 2) == expected);
+}
+
 // The largest magnitudes behind factors are those of the global batch, whoever has seen them.
 TEST_F(RanksTest, EightBitsOnOneTwoAndFourRanks) {
   const std::vector<std::string> fp8 = {"precision.compute=bf16", "precision.fp8=all"};

@@ -71,6 +71,10 @@ void accountOfModel(const Config &c, const Plan &plan, const CompileReport &r) {
         fmt::format("{} logical parts, added in the order of a tree{}", parts,
                     plan.target.isCuda() ? ""
                                          : fmt::format(": any tensor that divides {} gives the same bits", parts)));
+  if (const ParallelConfig &p = c.parallel; p.syncEvery > 1)
+    row("outer steps",
+        fmt::format("every {} steps, learning rate {:g}, Nesterov momentum {:g}; each rank has moments of its own",
+                    p.syncEvery, p.outerLr, p.outerMomentum));
   if (const ParallelConfig &p = c.parallel; p.logicalShards > 1)
     row(p.tensor > 1 ? "batch" : "ranks",
         fmt::format("{} share the batch{}, {} logical shards, reduced in the order of {}", p.data,

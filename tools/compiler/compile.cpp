@@ -189,7 +189,11 @@ PlanForRanks::PlanForRanks(const Plan &plan, int64_t ranks) {
   request.settings.push_back(fmt::format("parallel.data={}", data));
   if (ranks == 1 && !open)
     request.settings.push_back("parallel.tensor=1");
-  const bool fixed = llvm::any_of(plan.model, [](const std::string &s) {
+  // Ranks that meet in outer steps have one shard each, however many they are.
+  const bool apart = fact<&ParallelFacts::syncEvery>(m) > 1;
+  if (apart)
+    request.settings.push_back(fmt::format("parallel.logical_shards={}", data));
+  const bool fixed = !apart && llvm::any_of(plan.model, [](const std::string &s) {
     return llvm::StringRef(s).starts_with("parallel.logical_shards=") && s.back() != '"';
   });
   const int64_t shards = fixed ? Mesh::of(m).data * fact<&ParallelFacts::shards>(m) : data, share = sequences / shards;
@@ -251,6 +255,7 @@ static Config configOfSettings(const std::vector<std::string> &settings) {
 
 std::vector<std::string> PlanForRanks::settingsFor(int64_t tensor) const {
   std::vector<std::string> settings = request.settings;
+  settings.push_back("parallel.sync_every=1");  // of training alone
   if (tensor > 1)
     settings.push_back(fmt::format("parallel.tensor={}", tensor));
   return settings;

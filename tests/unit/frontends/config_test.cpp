@@ -395,6 +395,10 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
             ReduceOrder::fast);
   c = load(small, with({"parallel.data=2", "parallel.tensor=2", "compile.target=cuda:sm_90a"}));
   EXPECT_EQ(c.parallel.data * c.parallel.tensor, 4) << "on GPUs too";
+  c = load(small, with({"parallel.data=2", "parallel.sync_every=5"}));
+  EXPECT_EQ(c.parallel.zeroStage, 0) << "auto, with outer steps";
+  c = load(small, with({"parallel.data=2", "parallel.sync_every=500", "eval.every=0", "checkpoint.every=1000"}));
+  EXPECT_EQ(c.parallel.syncEvery, 500);
   c = load(small, with({"parallel.tensor=2", "parallel.logical_tensor=4"}));
   EXPECT_EQ(c.parallel.tensor, 2);
   EXPECT_EQ(c.parallel.logicalTensor, 4);
@@ -423,7 +427,24 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
         Bad{{"parallel.logical_tensor=2", "precision.optimizer_state=bf16"}, ErrorCode::NotBuiltYet, "or fp32"},
         Bad{{"parallel.logical_tensor=2", "parallel.tensor=auto"},
             ErrorCode::Contradiction,
-            "write tensor as a number"}}) {
+            "write tensor as a number"},
+        Bad{{"parallel.sync_every=5", "parallel.zero_stage=1"}, ErrorCode::Contradiction, "zero_stage = 0 works"},
+        Bad{{"parallel.sync_every=5", "parallel.tensor=2"}, ErrorCode::NotBuiltYet, "tensor = 1 works"},
+        Bad{{"parallel.sync_every=5", "parallel.tensor=auto"}, ErrorCode::NotBuiltYet, "tensor = 1 works"},
+        Bad{{"parallel.sync_every=5", "parallel.logical_tensor=2"}, ErrorCode::Contradiction, "logical_tensor = 1"},
+        Bad{{"parallel.sync_every=5", "parallel.data=2", "parallel.logical_shards=4"},
+            ErrorCode::Contradiction,
+            "leave logical_shards out"},
+        Bad{{"parallel.sync_every=5", "parallel.offload=optimizer"}, ErrorCode::NotBuiltYet, "offload = \"none\""},
+        Bad{{"parallel.sync_every=5", "precision.compute=fp16"}, ErrorCode::NotBuiltYet, "compute = \"bf16\" works"},
+        Bad{{"parallel.sync_every=5", "precision.compute=bf16", "precision.fp8=all"},
+            ErrorCode::NotBuiltYet,
+            "fp8 = \"off\" works"},
+        Bad{{"parallel.sync_every=5", "checkpoint.every=12"}, ErrorCode::ShapeMismatch, "0, 10 or 15 works"},
+        Bad{{"parallel.sync_every=5", "checkpoint.every=3"}, ErrorCode::ShapeMismatch, "0 or 5 works"},
+        Bad{{"parallel.sync_every=300", "eval.every=0"},
+            ErrorCode::ShapeMismatch,
+            "checkpoint.every = 0, 900 or 1200"}}) {
     std::vector<Diagnostic> e = errors(small, with(b.settings));
     ASSERT_EQ(e.size(), 1u) << b.settings[0];
     EXPECT_EQ(e[0].code, b.code) << b.settings[0];
