@@ -236,6 +236,34 @@ TEST(Forecast, StagesHaveAllTheSameLayers) {
   }
 }
 
+// What ranks send in a step is divided by the steps between, in f32 and beside nothing; anchors and moments of the
+// outer steps take memory.
+TEST(Forecast, OuterStepsDivideWhatIsSent) {
+  ClusterConfig c = jeanZayWithGptc();
+  c.software.overlap = 0.8;
+  const std::vector<std::string> settings = {"parallel.zero_stage=0", "train.micro_batch=1", "precision.compute=bf16"};
+  Forecaster each(bloom(c, 16, settings), c);
+  auto every = [&](const char *steps) {
+    std::vector<std::string> with = settings;
+    with.push_back(std::string("parallel.sync_every=") + steps);
+    Forecaster f(bloom(c, 16, with), c);
+    return f.estimate(f.strategyFor(16));
+  };
+  const Estimate ddp = each.estimate(each.strategyFor(16)), ten = every("10"), hundred = every("100");
+  ASSERT_EQ(ddp.problem + ten.problem, "");
+  EXPECT_EQ(ten.strategy.name(), "DiLoCo every 10");
+  EXPECT_NEAR(ten.bytesReduced, 10 * hundred.bytesReduced, 1e-9 * ten.bytesReduced);
+  EXPECT_LT(ten.bytesReduced, 0.21 * ddp.bytesReduced);
+  EXPECT_GT(ddp.hidden, 0);
+  EXPECT_EQ(ten.hidden, 0);
+  EXPECT_GT(ten.moments, 1.5 * ddp.moments);
+  Strategy zero = ten.strategy;
+  zero.zeroStage = 1;
+  Forecaster f(bloom(c, 16, {"parallel.sync_every=10", "train.micro_batch=1"}), c);
+  EXPECT_NE(f.estimate(zero).problem, "");
+  EXPECT_EQ(f.strategyFor(16).zeroStage, 0) << "auto";
+}
+
 TEST(Forecast, NeighboursShareTheLinksOfTheirNode) {
   // 8 groups of ranks along `data` send at once, one from each device of a node.
   ClusterConfig c = jeanZay();

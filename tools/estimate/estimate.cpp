@@ -29,7 +29,7 @@ double regionOnGpu(const Config &c, const Strategy &s, const Workload &w, double
   const ModelConfig &m = c.model;
   const double D = double(s.data()), t = double(s.tensor), undivided = w.undivided(s.data());
   const double width = c.precision.compute == "fp32" || c.precision.compute == "tf32" ? 4 : 2;
-  const bool alone = s.data() == 1;
+  const bool alone = s.data() == 1 || c.parallel.syncEvery > 1;  // in the functions of a step
   // Gradients, and of these the embedding's, which is summed of its two uses where it is tied.
   const double G = 4 * parameters, E = 4.0 * double(m.vocabSize) * m.nEmbd, layers = G - (m.tieEmbeddings ? 1 : 2) * E;
   // In the order of a tree ranks meet in a workspace of as many bytes as they add; an all_reduce adds its part in
@@ -85,6 +85,10 @@ std::optional<Refusal> refusalOf(const Config &base, const ClusterConfig &machin
   if (s.compression != "none" && s.zeroStage > 0)
     return Refusal{fmt::format("{} compresses whole gradients, and ZeRO sums pieces of them", s.compression),
                    "parallel.zero_stage = 0, or parallel.compression = \"none\""};
+  if (base.parallel.syncEvery > 1 &&
+      (s.zeroStage > 0 || s.tensor > 1 || s.pipeline > 1 || s.offload || s.compression != "none"))
+    return Refusal{fmt::format("{}: between outer steps each rank trains the whole model by itself", s.name()),
+                   "parallel.sync_every = 1, or ranks along parallel.data alone, without ZeRO and offload"};
   if (std::optional<Refusal> r = refusalOfNetwork(machines, s.gpus))
     return r;
   if (s.offload && !machines.node.knowsHost())
@@ -188,10 +192,15 @@ double StepEstimate::send(double &sent, double bytes, double times, double messa
   return times * (along.share() * bytes / along.rates.bandwidth + messages * along.rates.latency);
 }
 
-/// Once a step, or with every pass where parts of gradients or parameters are held.
+/// Once a step, or with every pass where parts of gradients or parameters are held, or once in `sync_every` steps.
 void StepEstimate::collectives() {
   const double buckets = std::max(1.0, parameters * gradientWidth / 100e6);
-  if (s.compression == "powersgd") {
+  if (config.parallel.syncEvery > 1) {
+    // In f32: what parameters have moved. Parameter, anchor, difference and moment are read and written.
+    const double often = 1 / double(config.parallel.syncEvery);
+    e.reduce = send(e.bytesReduced, 2 * parameters * 4, often, 2 * std::max(1.0, parameters * 4 / 100e6));
+    e.optimizer += often * 9 * parameters * 4 / device.bandwidth;
+  } else if (s.compression == "powersgd") {
     // Vogels et al. 2019: factors P and Q of each matrix; everything else is small.
     const double heads = double(m.nHead) * m.headSize();
     const double rows = layers * (4.0 * m.nEmbd + 4.0 * heads + 2.0 * m.ffnDim + (m.gated() ? m.nEmbd + m.ffnDim : 0)) +
@@ -236,7 +245,8 @@ void StepEstimate::exchanges() {
 void StepEstimate::overlap() {
   const double everyPass = s.zeroStage == 3 || reducesEachPass ? passes : 1;
   const double most = software.overlap * (e.compute * 2 / 3 + e.recompute) / passes * everyPass;
-  e.hidden = std::min(most, e.reduce + e.gather);
+  if (config.parallel.syncEvery == 1)  // an outer step has nothing beside it
+    e.hidden = std::min(most, e.reduce + e.gather);
   e.overNetwork = along.network ? e.reduce + e.gather - e.hidden : 0;
 }
 
@@ -284,6 +294,8 @@ void StepEstimate::memoryOfStates() {
   e.moments = s.offload ? 0 : master + w.momentBytes * parameters * owned;
   if (s.compression != "none")
     e.moments += gradientWidth * parameters;  // what compression has lost, added to the next gradient
+  if (config.parallel.syncEvery > 1)
+    e.moments += (config.parallel.outerMomentum > 0 ? 8 : 4) * parameters;  // anchors, and moments of outer steps
 }
 
 void StepEstimate::memoryOfPasses() {

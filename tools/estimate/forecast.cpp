@@ -46,6 +46,8 @@ Config Forecaster::configOf(const Strategy &s) const {
   c.parallel.tensor = s.tensor;
   c.parallel.zeroStage = s.zeroStage;
   c.parallel.logicalShards = base.fixes("parallel.logical_shards") ? std::max(c.parallel.logicalShards, data) : data;
+  if (c.parallel.syncEvery > 1)
+    c.parallel.logicalShards = data;
   c.parallel.offload = s.offload ? "optimizer" : "none";
   c.train.microBatch = s.microBatch;
   c.train.accumulate = s.accumulate;
@@ -231,8 +233,9 @@ Estimate Forecaster::forecast(const Strategy &s) {
   e.bytesReduced = p.reduce.bytes;
   e.bytesGathered = p.gather.bytes;
   e.bytesExchanged = p.exchange.bytes;
-  // Over a network, gradients are reduced beside the backward part of the last pass.
-  if (along.network)
+  // Over a network, gradients are reduced beside the backward part of the last pass; an outer step has nothing beside
+  // it.
+  if (along.network && base.parallel.syncEvery == 1)
     e.hidden = std::min(soft.overlap * (e.compute * 2 / 3 + e.recompute) / double(s.accumulate), e.reduce + e.gather);
   const double exposed = e.reduce + e.gather - e.hidden;
   e.overNetwork = along.network ? exposed : 0;

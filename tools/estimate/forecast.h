@@ -28,8 +28,9 @@ struct Strategy {
   bool remat = false;                      // recompute every layer's forward pass
   bool offload = false;                    // moments and master weights in host memory
   std::string compression = "none";        // powersgd | onebit
+  int64_t syncEvery = 1;                   // steps of each rank by itself, to the next outer step
   int64_t data() const { return gpus / (tensor * pipeline); }
-  /// "ZeRO-1", "ZeRO-3 + tensor 8 + checkpointing".
+  /// "ZeRO-1", "ZeRO-3 + tensor 8 + checkpointing", "DiLoCo every 50".
   std::string name() const;
 };
 

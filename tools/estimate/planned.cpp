@@ -46,10 +46,11 @@ PlannedMemory plannedMemory(const Module &planned, const Target &target) {
     const int64_t bytes = rounded(alignedBytes(s->type));
     base = std::max(base, fact<&StateFacts::at>(*s) + bytes);
     const std::optional<StateKind> kind = kindOf(*s);
-    double &to = kind == StateKind::grad     ? memory.gradients
-                 : kind == StateKind::moment ? memory.moments
-                 : kind == StateKind::cache  ? memory.cache
-                                             : memory.parameters;
+    const bool ofOptimizer = kind == StateKind::moment || kind == StateKind::anchor;
+    double &to = kind == StateKind::grad    ? memory.gradients
+                 : ofOptimizer              ? memory.moments
+                 : kind == StateKind::cache ? memory.cache
+                                            : memory.parameters;
     to += double(bytes);
   }
   memory.host = double(fact<&MemoryFacts::hostBytes>(planned));

@@ -96,7 +96,7 @@ std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus, ForecastBy by) {
       s.tensor = tensor;
       s.offload = offload;
       s.accumulate = base.accumulate * (tensor / base.tensor);  // same global batch
-      const bool open = s.data() > 1 && !c.fixes("parallel.zero_stage") && s.compression == "none";
+      const bool open = s.data() > 1 && !c.fixes("parallel.zero_stage") && s.compression == "none" && s.syncEvery == 1;
       if (!open && (s.data() == 1 || (s.compression != "none" && !c.fixes("parallel.zero_stage"))))
         s.zeroStage = 0;
       for (int64_t stage = open ? 0 : s.zeroStage; stage <= (open ? 3 : s.zeroStage); ++stage) {
@@ -175,7 +175,8 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
             for (bool offload : offloads) {
               s.remat = remat;
               s.offload = offload;
-              const bool stageFixed = c.fixes("parallel.zero_stage") || s.data() == 1 || s.compression != "none";
+              const bool stageFixed =
+                  c.fixes("parallel.zero_stage") || s.data() == 1 || s.compression != "none" || s.syncEvery > 1;
               for (int64_t stage = stageFixed ? s.zeroStage : 0; stage <= (stageFixed ? s.zeroStage : 3); ++stage) {
                 Strategy one = s;
                 one.zeroStage = s.data() == 1 ? 0 : stage;

@@ -12,7 +12,12 @@
 namespace gptc {
 
 std::string Strategy::name() const {
-  std::string s = data() > 1 || zeroStage ? zeroStage ? fmt::format("ZeRO-{}", zeroStage) : "DDP" : "one rank";
+  std::string s = data() > 1 || zeroStage ? zeroStage       ? fmt::format("ZeRO-{}", zeroStage)
+                                            : syncEvery > 1 ? "DiLoCo"
+                                                            : "DDP"
+                                          : "one rank";
+  if (syncEvery > 1)
+    s += fmt::format(" every {}", syncEvery);
   if (tensor > 1)
     s += fmt::format(" + tensor {}", tensor);
   if (pipeline > 1)
@@ -120,6 +125,7 @@ Strategy Forecaster::strategyFor(int64_t gpus, int64_t pipeline) const {
   s.remat = base.compile.remat == "full";
   s.offload = base.parallel.offload == "optimizer" && !machines.device.isCpu;
   s.compression = base.parallel.compression;
+  s.syncEvery = base.parallel.syncEvery;
   return s;
 }
 
