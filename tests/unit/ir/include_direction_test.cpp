@@ -148,6 +148,8 @@ const Rooms *seenBy(const std::string &room) {
 TEST(Architecture, IncludesPointOneWay) {
   size_t checked = 0;
   for (const Source &s : sources()) {
+    if (s.room == "tests/planted")  // texts that are wrong on purpose
+      continue;
     const Rooms *sees = seenBy(s.room);
     if (s.top() != "tests" && !sees) {
       ADD_FAILURE() << s.path << ": the table above does not know the folder " << s.room;
