@@ -10,7 +10,6 @@
 #include "frontends/hf_text_form.h"
 #include "frontends/label_names.h"
 #include "frontends/read_settings.h"
-#include "ir/label_keys.h"
 #include "ir/quantized.h"
 #include "support/files.h"
 #include "support/words.h"
@@ -135,11 +134,12 @@ void checkLabelCount(ConfigReader &r, const ModelConfig &m) {
   if (m.problemType == ProblemType::single_label_classification && count == 1)
     return r.complain("model.labels", ErrorCode::OutOfRange, "model.labels = 1: a single label is always right",
                       "must be 0, or at least 2", {"model.problem_type = \"regression\" learns a number"});
-  for (const char *name : kLabelKeys)
-    if (const std::string key = fmt::format("model.{}", name);
-        !count && key != "model.labels" && r.where(key).line && r.good(key.c_str()))
-      r.complain(key.c_str(), ErrorCode::Contradiction, fmt::format("{} is for labels, and the model learns none", key),
-                 "must be left out", {"or name labels with data.labels, or write model.labels, their number"});
+  // Its default, which `gptc config` writes out, says nothing.
+  if (!count && m.classifierPooling != ClassifierPooling{})
+    r.complain("model.classifier_pooling", ErrorCode::Contradiction,
+               fmt::format("model.classifier_pooling = \"{}\" is for labels, and the model learns none",
+                           nameOf(m.classifierPooling)),
+               "must be left out", {"or name labels with data.labels, or write model.labels, their number"});
 }
 
 /// Reads the names of labels, whose number is the model's, and what is learned of them. A forecast needs no more than
