@@ -6,10 +6,15 @@
 
 #include "simt_abi.h"
 
-#include <cmath>
-#include <cstring>
-#include <type_traits>
-#include <utility>
+// No header of the library: they are most of what a compiler would read for a small kernel.
+template <class T> struct WithoutConst {
+  typedef T type;
+  static constexpr bool wasConst = false;
+};
+template <class T> struct WithoutConst<const T> {
+  typedef T type;
+  static constexpr bool wasConst = true;
+};
 
 #define GPTC_KERNEL(name, threads) static void name
 #define GPTC_TILE_KERNEL(name, threads) static void name
@@ -76,7 +81,7 @@ template <class T> GPTC_FUNCTION T shuffleXor(T v, int mask, int line = __builti
 template <class To, class From> GPTC_FUNCTION To bitCast(From v) {
   static_assert(sizeof(To) == sizeof(From));
   To r;
-  std::memcpy(&r, &v, sizeof r);
+  __builtin_memcpy(&r, &v, sizeof r);
   return r;
 }
 GPTC_FUNCTION unsigned bitsOf(float v) { return bitCast<unsigned>(v); }
@@ -84,8 +89,8 @@ GPTC_FUNCTION long long bitsOf(double v) { return bitCast<long long>(v); }
 GPTC_FUNCTION float floatOf(unsigned v) { return bitCast<float>(v); }
 GPTC_FUNCTION double doubleOf(long long v) { return bitCast<double>(v); }
 
-GPTC_FUNCTION float fusedMultiplyAdd(float a, float b, float c) { return std::fma(a, b, c); }
-GPTC_FUNCTION double fusedMultiplyAdd(double a, double b, double c) { return std::fma(a, b, c); }
+GPTC_FUNCTION float fusedMultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+GPTC_FUNCTION double fusedMultiplyAdd(double a, double b, double c) { return __builtin_fma(a, b, c); }
 GPTC_FUNCTION int dotOfBytes(int sum, unsigned a, unsigned b) {
   auto r = (unsigned)sum;
   for (int byte = 0; byte < 32; byte += 8)
@@ -94,14 +99,14 @@ GPTC_FUNCTION int dotOfBytes(int sum, unsigned a, unsigned b) {
 }
 GPTC_FUNCTION float divide(float a, float b) { return a / b; }
 GPTC_FUNCTION double divide(double a, double b) { return a / b; }
-GPTC_FUNCTION float squareRoot(float v) { return std::sqrt(v); }
-GPTC_FUNCTION double squareRoot(double v) { return std::sqrt(v); }
-GPTC_FUNCTION float roundDown(float v) { return std::floor(v); }
-GPTC_FUNCTION double roundDown(double v) { return std::floor(v); }
-GPTC_FUNCTION float magnitude(float v) { return std::fabs(v); }
-GPTC_FUNCTION double magnitude(double v) { return std::fabs(v); }
+GPTC_FUNCTION float squareRoot(float v) { return __builtin_sqrtf(v); }
+GPTC_FUNCTION double squareRoot(double v) { return __builtin_sqrt(v); }
+GPTC_FUNCTION float roundDown(float v) { return __builtin_floorf(v); }
+GPTC_FUNCTION double roundDown(double v) { return __builtin_floor(v); }
+GPTC_FUNCTION float magnitude(float v) { return __builtin_fabsf(v); }
+GPTC_FUNCTION double magnitude(double v) { return __builtin_fabs(v); }
 GPTC_FUNCTION float exp2Approximate(float v) {
-  const float r = std::exp2(v);
+  const float r = __builtin_exp2f(v);
 #ifdef GPTC_PERTURB
   // CUDA gives it to 2 units in the last place, but for what PTX lists as exact: 1, 0 and infinity.
   if (v != 0 && r >= 0x1p-125f && r <= 0x1p127f)
@@ -116,7 +121,7 @@ template <class Exact> GPTC_FUNCTION float expApproximate(float v, Exact exact) 
   return exact(v);
 #endif
 }
-GPTC_FUNCTION float flushDenormal(float v) { return std::fpclassify(v) == FP_SUBNORMAL ? std::copysign(0.0f, v) : v; }
+GPTC_FUNCTION float flushDenormal(float v) { return __builtin_fabsf(v) < 0x1p-126f ? __builtin_copysignf(0.0f, v) : v; }
 GPTC_FUNCTION unsigned short bitsOfBF16(float v) { return simtBitsOfBF16(flushDenormal(v)); }
 GPTC_FUNCTION float floatOfF16(unsigned short bits) { return simtFloatOfF16(bits); }
 GPTC_FUNCTION unsigned short bitsOfF16(float v) { return simtBitsOfF16(v); }
@@ -124,19 +129,19 @@ GPTC_FUNCTION unsigned short bitsOfF16(float v) { return simtBitsOfF16(v); }
 // Buffers, by what they are.
 template <class V> GPTC_FUNCTION V readBytes(SimtMemory *m, long long at) {
   V v;
-  std::memcpy((void *)&v, simtAccess(m, at, sizeof(V), 0), sizeof(V));
+  __builtin_memcpy((void *)&v, simtAccess(m, at, sizeof(V), 0), sizeof(V));
   return v;
 }
 template <class V> GPTC_FUNCTION void writeBytes(SimtMemory *m, long long at, const V &v) {
-  std::memcpy(simtAccess(m, at, sizeof(V), 1), (const void *)&v, sizeof(V));
+  __builtin_memcpy(simtAccess(m, at, sizeof(V), 1), (const void *)&v, sizeof(V));
 }
-template <class T> GPTC_FUNCTION std::remove_const_t<T> readRaw(const Global<T> &p, long long i) {
-  return readBytes<std::remove_const_t<T>>(p.memory, i * (long long)sizeof(T));
+template <class T> GPTC_FUNCTION typename WithoutConst<T>::type readRaw(const Global<T> &p, long long i) {
+  return readBytes<typename WithoutConst<T>::type>(p.memory, i * (long long)sizeof(T));
 }
 template <class T> GPTC_FUNCTION T readRaw(const Shared<T> &p, long long i) { return readBytes<T>(p.memory, p.at(i)); }
 template <class T, int N> GPTC_FUNCTION T readRaw(Private<T, N> &p, long long i) { return p.at(i, false); }
 template <class T> GPTC_FUNCTION void writeRaw(const Global<T> &p, long long i, T v) {
-  static_assert(!std::is_const_v<T>);
+  static_assert(!WithoutConst<T>::wasConst);
   writeBytes(p.memory, i * (long long)sizeof(T), v);
 }
 template <class T> GPTC_FUNCTION void writeRaw(const Shared<T> &p, long long i, T v) {
@@ -231,7 +236,7 @@ template <class T> struct ElementOf<Shared<T>> {
   typedef T type;
 };
 template <class T> struct ElementOf<Global<T>> {
-  typedef std::remove_const_t<T> type;
+  typedef typename WithoutConst<T>::type type;
 };
 template <class T> struct ElementOf<const Shared<T>> {
   typedef T type;
@@ -242,27 +247,31 @@ template <class T, int N> struct ElementOf<Private<T, N>> {
 #ifdef GPTC_PERTURB
 // What CUDA gives to 2 units in the last place only: functions of f64.
 GPTC_FUNCTION double perturbed(double v) { return v * (bitsOf(v) & 4 ? 1 + 0x1p-51 : 1 - 0x1p-51); }
-#define exp(v) perturbed(std::exp(v))
-#define exp2(v) perturbed(std::exp2(v))
-#define log(v) perturbed(std::log(v))
-#define tanh(v) perturbed(std::tanh(v))
-#define sin(v) perturbed(std::sin(v))
-#define cos(v) perturbed(std::cos(v))
+#define GPTC_FUNCTION_OF_F64(name)                                                                                     \
+  GPTC_FUNCTION double name(double v) { return perturbed(__builtin_##name(v)); }
 #else
-using std::exp, std::exp2, std::log, std::tanh, std::sin, std::cos;
+#define GPTC_FUNCTION_OF_F64(name)                                                                                     \
+  GPTC_FUNCTION double name(double v) { return __builtin_##name(v); }
 #endif
+
+// The library's, whose bits are the CPU's; of f32 the device layer has its own.
+GPTC_FUNCTION_OF_F64(exp)
+GPTC_FUNCTION_OF_F64(exp2)
+GPTC_FUNCTION_OF_F64(log)
+GPTC_FUNCTION_OF_F64(tanh)
+GPTC_FUNCTION_OF_F64(sin)
+GPTC_FUNCTION_OF_F64(cos)
 
 #include "gptc_common.h"
 
 /// extern "C" void NAME_host(SimtMemory *const *params): one thread of the kernel.
 #define GPTC_HOST_ENTRY(name)                                                                                          \
   extern "C" void name##_host(SimtMemory *const *params) { callWith(name, params); }
-template <class... T, std::size_t... I>
-static void callEach(void (*kernel)(Global<T>...), SimtMemory *const *params, std::index_sequence<I...>) {
-  kernel(Global<T>{params[I]}...);
-}
+template <class... T> struct Call {
+  Call(void (*kernel)(T...), T... arguments) { kernel(arguments...); }
+};
 template <class... T> static void callWith(void (*kernel)(Global<T>...), SimtMemory *const *params) {
-  callEach(kernel, params, std::index_sequence_for<T...>());
+  Call<Global<T>...>{kernel, Global<T>{*params++}...};  // braces: in this order
 }
 
 #endif

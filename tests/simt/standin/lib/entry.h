@@ -4,7 +4,7 @@
 template <class F> struct KernelSignature;
 template <class... T> struct KernelSignature<void (*)(Global<T>...)> {
   static constexpr int count = sizeof...(T);
-  static constexpr bool written[] = {!std::is_const_v<T>...};
+  static constexpr bool written[] = {!WithoutConst<T>::wasConst...};
 };
 
 /// extern "C": NAME_host as for GPTC_HOST_ENTRY, NAME_params their number, NAME_written whether it stores to each.
