@@ -65,7 +65,7 @@ TEST_F(NvrtcTest, KernelsOfGpt2CompileWithoutSpills) {
     int number = 0;
     std::map<std::string, int> sameName;  // with moments in bf16, each parameter's kernel has random numbers of its own
     for (const auto &[text, k] : kernels) {
-      if (++sameName[k.name] > sized(2, 8))
+      if (++sameName[k.name] > sized(1, 8))
         continue;
       EXPECT_EQ(kir::verify(k), std::vector<std::string>()) << text;
       const CudaKernel cuda = emitCuda(k, fmt::format("k{}_{}", number++, k.name));
@@ -129,12 +129,14 @@ TEST_F(NvrtcTest, EveryOpCompiles) {
   const Target target = cudaTarget("cuda:sm_80");
   std::string text;
   std::set<std::string> known;
-  gptc::test::OneIn wide(5);  // of f64, in which only references compute
+  // Of f64, in which only references compute; and of attention, whose samples are forms of one text: NvrtcAttention
+  // compiles it for every GPU.
+  gptc::test::OneIn wide(5), forms(5);
   for (const OpDef *def : allOpDefs()) {
     if (!def->samples || !recipeOf(def->kind) || def->fusion == FusionKind::collective)
       continue;
     for (const OpDef::Sample &s : def->samples(0)) {
-      if (isForCpus(*def, s))
+      if (isForCpus(*def, s) || (def->fusion == FusionKind::attention && forms.skips()))
         continue;
       Group g = groupOf(def->kind, s.operandTypes, s.attrs, s.resultTypes);
       for (DType compute : {DType::f32, DType::f64}) {
