@@ -22,6 +22,8 @@ struct Fault {
   std::string by;
 };
 
+constexpr const char *indexFault = "an index one too far";
+
 /// The end of the argument that begins at `at`.
 size_t endOfArgument(const std::string &text, size_t at) {
   for (int depth = 0;; ++at)
@@ -46,7 +48,7 @@ std::vector<Fault> faultsOf(const std::string &text) {
   for (std::sregex_iterator it(text.begin(), text.end(), access), end; it != end; ++it) {
     const size_t begin = endOfArgument(text, size_t(it->position() + it->length())) + 1;
     const size_t length = endOfArgument(text, begin) - begin;
-    faults.push_back({"an index one too far", begin, length, fmt::format("({}) + 1", text.substr(begin, length))});
+    faults.push_back({indexFault, begin, length, fmt::format("({}) + 1", text.substr(begin, length))});
   }
   return faults;
 }
@@ -144,10 +146,12 @@ TEST(LoopTrees, FaultsAreNoticed) {
       symbols.push_back(p.symbol);
     all.push_back({of, fault, std::move(k)});
   };
+  OneIn some(4);  // of indices, which are nine in ten; each fault is a text to compile
   for (size_t i = 0; i < cases.size(); ++i) {
     add(i, {"", 0, 0, ""});
     for (const Fault &fault : faultsOf(emitCuda(cases[i].gpu, "k00000").text))
-      add(i, fault);
+      if (fault.what != indexFault || !some.skips())
+        add(i, fault);
   }
   const simt::HostModule module(text, symbols);
   std::vector<std::vector<double>> right, inPlace;
