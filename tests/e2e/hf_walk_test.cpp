@@ -123,7 +123,9 @@ struct HfWalk : ::testing::Test {
   Result shell(const std::string &command) {
     const char *path = std::getenv("PATH");
     return Process({"/bin/sh", "-c", fmt::format("cd '{}' && {}", w.path(""), command)},
-                   {{"GPTC_CACHE", cacheDir()}, {"PATH", fmt::format("{}:{}", GPTC_BIN_DIR, path ? path : "")}},
+                   {{"GPTC_CACHE", cacheDir()},
+                    {"PATH", fmt::format("{}:{}", GPTC_BIN_DIR, path ? path : "")},
+                    {"LD_PRELOAD", cacheShim()}},  // `gptc estimate` measures memory
                    w.path("said.txt"))
         .wait();
   }
