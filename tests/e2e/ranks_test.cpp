@@ -406,7 +406,7 @@ TEST_F(RanksTest, ARestartDoesNotStartOver) {
 
 // `gptrun PLAN | head`: as much as a closed terminal.
 TEST_F(RanksTest, AClosedPipeSavesAndEnds) {
-  const std::string plan = compile("plan", {"train.steps=400", "log.every=1"});
+  const std::string plan = compile("plan", {"train.steps=400", "log.every=1", "checkpoint.every=200"});
   const std::string expected = stateAfter(plan, "whole", 1);
   for (const int ranks : {1, 2}) {
     const std::string out = w.path("piped-" + std::to_string(ranks));
