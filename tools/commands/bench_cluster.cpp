@@ -55,9 +55,10 @@ public:
                defaultCacheDir(), target.threads),
         groups(*runner.session.plan.planned, runner.session.plan.target) {}
 
-  /// Runs steps for `seconds`, at least two, after one that restores the model's data to the caches.
+  /// Runs steps for `seconds`, at least two; unless that is 0, after one that restores the model's data to the caches.
   void visit(double seconds) {
-    runner.step();
+    if (seconds > 0)
+      runner.step();
     const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     do {
       runner.session.executor.observer = this;
@@ -292,7 +293,7 @@ void addClusterBench(Command &bench) {
   auto o = std::make_shared<Options>();
   c.option("-o,--output", o->file, "File to write; default: prints it").type("CLUSTER.toml");
   c.option("--threads", o->threads, "Threads (0: all cores)").within(0, 4096);
-  c.option("--seconds", o->seconds, "For the steps of each of six models, three steps at least")
+  c.option("--seconds", o->seconds, "For the steps of each of six models, two steps at least")
       .within(0.0, 600.0)
       .showDefault();
   c.run([o] { benchCluster(o->file, o->threads, o->seconds); });
