@@ -169,7 +169,7 @@ void expectNoFlags(const Calibration &c) {
 TEST(Made, ExactLogsGiveTheScalarsBack) {
   std::mt19937 random(7);
   std::uniform_real_distribution<double> u(0, 1);
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < gptc::test::sized(4, 8); ++i) {
     const Truth truth{1.2 * std::pow(6, u(random)), 1e9 * std::pow(20, u(random)), 0.3 * std::pow(10, u(random))};
     const Calibration c = calibrate(logOf(variedRuns(), stepsOf(variedRuns(), truth)));
     expectNoFlags(c);

@@ -1,6 +1,7 @@
 // Forecasts of plans: memory to the byte, time and traffic from the module itself.
 #include "ir/mesh.h"
 #include "support/diagnostics.h"
+#include "tests/support/whole_run.h"
 #include "tools/compiler/compile.h"
 #include "tools/estimate/forecast.h"
 #include "tools/planner/cache_dir.h"
@@ -20,7 +21,7 @@ protected:
   static void SetUpTestSuite() {
     std::string name = testing::TempDir() + "/gptc-planned-XXXXXX";
     dir = mkdtemp(name.data());
-    setenv("GPTC_CACHE", (dir + "/cache").c_str(), 1);
+    setenv("GPTC_CACHE", test::sharedFolder("kernels-of-forecasts").c_str(), 1);
     write("tiny.toml", R"(name = "tiny"
 [model]
 n_layer = 2
