@@ -1,6 +1,7 @@
 // Shapes at and around the sizes of vectors, register tiles and cache blocks, and primes, for the ops whose recipes
 // have such sizes. Samples of the definitions are smaller: gradients are checked element by element there.
 #include "kernel_case.h"
+#include "tests/support/whole_run.h"
 
 #include "ir/ops/op_support.h"
 
@@ -80,9 +81,11 @@ TEST(Edges, AttentionRowsAndHeads) {
   add(65, 1, 1, 64, true);
   add(33, 1, 1, 127, true);
   add(129, 1, 1, 1, false);
+  test::OneIn some(5);
   for (int64_t window : {1, 15, 16, 17, 64, 128})
     for (bool causal : {true, false})
-      add(129, 2, 1, 5, causal, window, window % 2 ? 0 : 2.5);
+      if (!some.skips())
+        add(129, 2, 1, 5, causal, window, window % 2 ? 0 : 2.5);
   check(OpKind::attention, forward);
   check(OpKind::attention_grad, backward);
 }
