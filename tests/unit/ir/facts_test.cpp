@@ -168,7 +168,7 @@ TEST(Facts, FunctionsAndStatesHaveNoOthers) {
                              "t");
   EXPECT_EQ(verify(*m), (std::vector<std::string>{
                             "@s: state attribute 'kind' = \"parm\" is not known; \"param\", \"moment\", \"grad\", "
-                            "\"counter\", \"cache\", \"low\", \"whole\", \"packed\" and \"quantized\" are",
+                            "\"counter\", \"cache\", \"low\", \"whole\", \"packed\", \"quantized\" and \"anchor\" are",
                             "@t: a state has no attribute 'grop'; did you mean 'group'?",
                             "@f: a function has no attribute 'arg_at'; did you mean 'args_at'?",
                             "@g: function attribute 'grads' = -1 is out of range; 0 or more works"}));
