@@ -35,7 +35,8 @@ constexpr OwnVariable known[] = {
 /// them.
 constexpr const char *ofTests[] = {"GPTC_TEST_",        "GPTC_STANDIN_",    "GPTC_FUZZ_",    "GPTC_FAULTS",
                                    "GPTC_CONFORMANCE_", "GPTC_UPDATE_",     "GPTC_STEPS",    "GPTC_TARGETS",
-                                   "GPTC_SHAKESPEARE",  "GPTC_GPT2_MERGES", "GPTC_NO_SETUP", "GPTC_AUSTEN"};
+                                   "GPTC_SHAKESPEARE",  "GPTC_GPT2_MERGES", "GPTC_NO_SETUP", "GPTC_AUSTEN",
+                                   "GPTC_BIN_DIR"};
 
 }  // namespace
 

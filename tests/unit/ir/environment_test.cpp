@@ -32,7 +32,7 @@ TEST(Environment, NamesTheNearestVariable) {
   EXPECT_EQ(far[0].find("GPTC_PULSE"), std::string::npos) << "nobody sets it by hand";
   EXPECT_EQ(told({"GPTC_STANDIN_ORDER=1", "GPTC_TEST_AT=x", "GPTC_UPDATE_GOLDEN=1", "GPTC_FAULTS=50", "GPTC_RANK=0",
                   "GPTC_WORLD=1", "GPTC_LOCAL_RANK=0", "GPTC_LOCAL_WORLD=1", "GPTC_PULSE=3", "GPTC_INPUT=0",
-                  "XGPTC_CAHCE=1", "GPTC"}),
+                  "GPTC_BIN_DIR=build", "XGPTC_CAHCE=1", "GPTC"}),
             Sentences{});
   EXPECT_TRUE(strangeVariables(nullptr).empty());
 }
