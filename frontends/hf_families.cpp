@@ -44,7 +44,7 @@ const hf::Family &familyIn(const std::string &file, const json &config) {
   const json &type = config.at("model_type");
   const hf::Family *family = type.is_string() ? hf::findFamily(type.get<std::string>()) : nullptr;
   if (!family)
-    throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: model_type = {} is not built yet", file, hf::shown(type)),
+    throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: model_type = {} is not built yet", file, shown(type)),
                     fmt::format("{} work today", hf::familyNames()));
   return *family;
 }
@@ -67,7 +67,7 @@ public:
     const bool norms = there.count("norm") && there.at("norm") == "layernorm" && here.at("norm") == "layernorm";
     const bool bias = llvm::all_of(biases, differs) && (!norms || differs("norm_bias"));
     if (bias)
-      differ(fmt::format("model_type = \"{}\" has bias = {}", family.name, hf::shown(there.at("mlp_bias"))), "bias",
+      differ(fmt::format("model_type = \"{}\" has bias = {}", family.name, shown(there.at("mlp_bias"))), "bias",
              there.at("mlp_bias"), here.at("mlp_bias"));
     for (const std::string &key : hf::modelKeys()) {
       const bool isBias = llvm::is_contained(biases, key) || key == "norm_bias";
@@ -84,8 +84,8 @@ private:
   }
 
   void differ(const std::string &what, const std::string &key, const json &there, const json &ours) {
-    add(ErrorCode::Contradiction, fmt::format("{}, but model.{} = {}", what, key, hf::shown(ours)),
-        fmt::format("write {} = {} in [model], or take weights of another model", key, hf::shown(there)));
+    add(ErrorCode::Contradiction, fmt::format("{}, but model.{} = {}", what, key, shown(ours)),
+        fmt::format("write {} = {} in [model], or take weights of another model", key, shown(there)));
   }
 
   /// A model may have fewer positions: of a table it takes the first rows.
@@ -93,8 +93,8 @@ private:
     hf::Said &n = said.said["block_size"];
     const json &block = here.at("block_size");
     if (*family.positions && (!n.value.is_number_integer() || n.value < block))
-      add(ErrorCode::Contradiction, fmt::format("{}, but model.block_size = {}", n.what, hf::shown(block)),
-          fmt::format("write block_size = {} in [model], or less", hf::shown(n.value)));
+      add(ErrorCode::Contradiction, fmt::format("{}, but model.block_size = {}", n.what, shown(block)),
+          fmt::format("write block_size = {} in [model], or less", shown(n.value)));
     n.value = block;
   }
 

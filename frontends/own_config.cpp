@@ -1,6 +1,7 @@
 #include "frontends/own_config.h"
 
 #include "ir/settings/model_keys.h"
+#include "support/json_problem.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
@@ -60,9 +61,6 @@ std::vector<Diagnostic> compareOwnConfig(const std::string &file, const nlohmann
                                          const ModelConfig &model) {
   std::vector<Diagnostic> found;
   const nlohmann::json ours = modelValues(model), absent = modelValues(ModelConfig());
-  auto shown = [](const nlohmann::json &value) {
-    return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).substr(0, 200);
-  };
   for (const auto &[key, here] : ours.items()) {
     const nlohmann::json there = config.contains(key) ? config.at(key) : absent.at(key);
     if (there != here)

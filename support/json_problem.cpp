@@ -34,4 +34,15 @@ nlohmann::json objectInFile(std::string_view text, const std::string &file, cons
                   fmt::format("{}: {}", file, half.empty() ? "it is no JSON object" : half), help);
 }
 
+std::string shown(const nlohmann::json &value) {
+  constexpr size_t most = 200;
+  std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (text.size() <= most)
+    return text;
+  size_t end = most;
+  while (end > 0 && (uint8_t(text[end]) & 0xc0) == 0x80)  // within a character
+    --end;
+  return text.substr(0, end) + "...";
+}
+
 }  // namespace gptc

@@ -17,4 +17,7 @@ std::string halfCharacterIn(std::string_view text);
 /// none.
 nlohmann::json objectInFile(std::string_view text, const std::string &file, const std::string &help);
 
+/// A value of a file for a message, as it stands in JSON, of which a long one has the first 200 bytes.
+std::string shown(const nlohmann::json &value);
+
 }  // namespace gptc

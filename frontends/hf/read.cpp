@@ -4,6 +4,7 @@
 // 4. Keys of [model] of which nothing has been said have their plain values.
 #include "frontends/hf/read.h"
 
+#include "support/json_problem.h"
 #include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -13,11 +14,6 @@
 #include <set>
 
 namespace gptc::hf {
-
-std::string shown(const json &value) {
-  const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  return text.size() > 200 ? text.substr(0, 200) + "..." : text;
-}
 
 ModelValues Reading::values() const {
   ModelValues v;

@@ -35,7 +35,4 @@ struct Reading {
 /// hides anything; 0: all positions that config.json speaks of.
 Reading read(const std::string &file, const json &config, const Family &family, int64_t block);
 
-/// A value of config.json for a message, at most 200 characters.
-std::string shown(const json &value);
-
 }  // namespace gptc::hf

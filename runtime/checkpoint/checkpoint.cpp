@@ -18,7 +18,7 @@
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/gguf/gguf_file.h"
-#include "support/json.h"
+#include "support/json_problem.h"
 #include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -627,15 +627,18 @@ std::vector<std::string> weightFiles(const std::string &folder) {
   if (fs::exists(one, e) || !fs::exists(index, e))
     return {one};
   const FileText text = readTextFile(index, kIndexLimit);
+  const char *const again = "copy it again from where the weights are from";
+  const nlohmann::json content = text.ok ? objectInFile(text.text, index, again) : nlohmann::json();
+  const nlohmann::json &map = part(content, "weight_map");
   std::set<std::string> names;
   std::string why = text.why;
-  try {
-    const json content = text.ok ? parseJson<json>(text.text) : json();
-    if (text.ok)
-      for (auto &[tensor, file] : content.at("weight_map").items())
-        names.insert(file.get<std::string>());
-  } catch (const json::exception &x) {
-    why = x.what();
+  if (text.ok && !map.is_object())
+    why = fmt::format("weight_map is {}, where an object is needed", shown(map));
+  for (const nlohmann::json &file : map) {  // nothing of null
+    if (file.is_string())
+      names.insert(file.get<std::string>());
+    else if (why.empty())
+      why = fmt::format("weight_map has {} where the name of a file is needed", shown(file));
   }
   std::vector<std::string> paths;
   for (const std::string &name : names) {
@@ -645,7 +648,7 @@ std::vector<std::string> weightFiles(const std::string &folder) {
   }
   if (!why.empty() || paths.empty())
     throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", index, why.empty() ? "no tensors" : why),
-                    "copy it again from where the weights are from");
+                    again);
   return paths;
 }
 

@@ -1,9 +1,12 @@
 #include "runtime/checkpoint/safetensors.h"
 
 #include "support/diagnostics.h"
-#include "support/json.h"
+#include "support/json_problem.h"
+
+#include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace gptc {
 namespace {
@@ -15,6 +18,14 @@ constexpr std::pair<DType, const char *> kNames[] = {{DType::f32, "F32"}, {DType
                                                      {DType::u32, "U32"}, {DType::pred, "BOOL"}};
 constexpr uint64_t kHeaderLimit = 100 << 20;  // bytes; as in the reference implementation
 constexpr const char *kAgain = "copy it again from where it is from; of a run, another checkpoint may be whole";
+
+/// Whole numbers from 0 on; nullopt for anything else.
+std::optional<std::vector<int64_t>> sizesIn(const json &list) {
+  const bool areSizes = list.is_array() && llvm::all_of(list, [](const json &n) {
+                          return n.is_number_unsigned() && n.get<uint64_t>() <= uint64_t(INT64_MAX);
+                        });
+  return areSizes ? std::optional(list.get<std::vector<int64_t>>()) : std::nullopt;
+}
 
 }  // namespace
 
@@ -66,52 +77,62 @@ std::string SafetensorsWriter::finish() {
 
 SafetensorsFile::SafetensorsFile(const std::string &path) : path(path), file(path, "checkpoint") {
   auto damaged = [&](const std::string &why) {
-    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{} is no valid safetensors file: {}", path, why),
-                    kAgain);
+    return UserError(ErrorCode::CheckpointDamaged, fmt::format("{} is no valid safetensors file: {}", path, why),
+                     kAgain);
   };
   uint64_t length = 0;
   if (!file.read(0, &length, sizeof length))
-    damaged("too short");
+    throw damaged("too short");
   if (length > kHeaderLimit || length > file.size() - sizeof length)
-    damaged("its header is longer than the file");
+    throw damaged("its header is longer than the file");
   const int64_t start = sizeof length + length, room = file.size() - start;
   std::string text(length, 0);
   if (!file.read(sizeof length, text.data(), length))
-    damaged("unreadable");
-  try {
-    json header = parseJson<json>(text);
-    std::vector<std::pair<int64_t, int64_t>> spans;
-    for (auto &[name, value] : header.items()) {
-      if (name == "__metadata__") {
-        words = value.get<decltype(words)>();
-        continue;
-      }
-      int64_t begin = value.at("data_offsets").at(0), end = value.at("data_offsets").at(1);
-      if (begin < 0 || end < begin || end > room)
-        damaged(fmt::format("tensor {} lies outside the file", name));
-      spans.push_back({begin, end});
-      std::string dtype = value.at("dtype");
-      auto known = std::find_if(std::begin(kNames), std::end(kNames), [&](auto &n) { return dtype == n.second; });
-      if (known == std::end(kNames)) {
-        others[name] = {dtype, value.at("shape").get<std::vector<int64_t>>()};
-        continue;
-      }
-      TensorInfo t{name, known->first, value.at("shape").get<std::vector<int64_t>>()};
-      int64_t bytes = sizeOf(t.dtype);
-      for (int64_t d : t.shape)
-        if (d < 0 || __builtin_mul_overflow(bytes, d, &bytes))
-          damaged(fmt::format("tensor {} has an impossible shape", name));
-      if (bytes != end - begin)
-        damaged(fmt::format("tensor {} has {} bytes where its shape needs {}", name, end - begin, bytes));
-      tensors[name] = {t, start + begin};
+    throw damaged("unreadable");
+  const json header = parseJsonOrDiscard<json>(text);
+  if (!header.is_object())
+    throw damaged("its header is no JSON object");
+  std::vector<std::pair<int64_t, int64_t>> spans;
+  for (const auto &[name, value] : header.items()) {
+    if (name == "__metadata__") {
+      if (!value.is_object() || !llvm::all_of(value, [](const json &word) { return word.is_string(); }))
+        throw damaged(fmt::format("__metadata__ is {}, where an object of texts is needed", shown(value)));
+      words = value.get<decltype(words)>();
+      continue;
     }
-    std::sort(spans.begin(), spans.end());
-    for (size_t i = 1; i < spans.size(); ++i)
-      if (spans[i].first < spans[i - 1].second)
-        damaged("tensors overlap");
-  } catch (const json::exception &e) {
-    damaged(e.what());
+    auto wrong = [&](const char *key, const char *wanted) {
+      return damaged(fmt::format("{} of tensor {} is {}, where {} needed", key, name, shown(part(value, key)), wanted));
+    };
+    const auto offsets = sizesIn(part(value, "data_offsets")), shape = sizesIn(part(value, "shape"));
+    if (!offsets || offsets->size() != 2)
+      throw wrong("data_offsets", "two whole numbers are");
+    if (!shape)
+      throw wrong("shape", "a list of whole numbers is");
+    if (!part(value, "dtype").is_string())
+      throw wrong("dtype", "a text is");
+    const int64_t begin = offsets->front(), end = offsets->back();
+    if (end < begin || end > room)
+      throw damaged(fmt::format("tensor {} lies outside the file", name));
+    spans.push_back({begin, end});
+    const std::string dtype = value.at("dtype");
+    const auto known = llvm::find_if(kNames, [&](auto &n) { return dtype == n.second; });
+    if (known == std::end(kNames)) {
+      others[name] = {dtype, *shape};
+      continue;
+    }
+    const TensorInfo t{name, known->first, *shape};
+    int64_t bytes = sizeOf(t.dtype);
+    for (const int64_t d : t.shape)
+      if (__builtin_mul_overflow(bytes, d, &bytes))
+        throw damaged(fmt::format("tensor {} has an impossible shape", name));
+    if (bytes != end - begin)
+      throw damaged(fmt::format("tensor {} has {} bytes where its shape needs {}", name, end - begin, bytes));
+    tensors[name] = {t, start + begin};
   }
+  std::sort(spans.begin(), spans.end());
+  for (size_t i = 1; i < spans.size(); ++i)
+    if (spans[i].first < spans[i - 1].second)
+      throw damaged("tensors overlap");
 }
 
 const TensorInfo *SafetensorsFile::find(llvm::StringRef name) const {

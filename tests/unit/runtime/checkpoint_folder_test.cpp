@@ -433,7 +433,9 @@ TEST(WeightFiles, NamesThatLeadOutOfTheFolderAreRefused) {
               fmt::format("{}it names \"{}\", which is no file of this folder", before, name));
   EXPECT_EQ(said({{"a", std::string("x\0y", 3)}}), before + "it names \"x\", which is no file of this folder");
   EXPECT_EQ(said(json::object()), before + "no tensors");
-  EXPECT_TRUE(llvm::StringRef(said({{"a", 3}})).starts_with(before)) << said({{"a", 3}});
+  EXPECT_EQ(said({{"a", inside}, {"b", 3}}), before + "weight_map has 3 where the name of a file is needed");
+  for (const json &other : {json(3), json::array({inside}), json(nullptr), json(inside)})
+    EXPECT_EQ(said(other), fmt::format("{}weight_map is {}, where an object is needed", before, other.dump()));
 }
 
 }  // namespace

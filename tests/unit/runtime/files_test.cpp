@@ -123,6 +123,46 @@ TEST(Safetensors, DamageIsRefused) {
   EXPECT_EQ(codeThrown([&] { SafetensorsFile f(dir / "t"); }), damaged);
 }
 
+TEST(Safetensors, ValuesOfOtherTypesAreNamed) {
+  const TempDir dir;
+  auto said = [&](const std::string &header) {
+    const uint64_t n = header.size();
+    writeFile(dir / "t", std::string(reinterpret_cast<const char *>(&n), 8) + header + std::string(8, 'x'));
+    std::string message;
+    const int code = codeThrown([&] { SafetensorsFile f(dir / "t"); }, &message);
+    const size_t begin = (dir / "t is no valid safetensors file: ").size();
+    return code ? fmt::format("{} {}", code, message.substr(std::min(begin, message.size()))) : "";
+  };
+  auto tensor = [&](const char *dtype, const char *shape, const char *offsets) {
+    return said(fmt::format(R"({{"a":{{"dtype":{},"shape":{},"data_offsets":{}}}}})", dtype, shape, offsets));
+  };
+  EXPECT_EQ(tensor("\"F32\"", "[2, 1]", "[0, 8]"), "");
+  for (const char *shape : {"[2.0,1]", "[2,1.5]", "[2.9,1]", "[-2,1]", "[18446744073709551615,1]", "[true,2]",
+                            "[\"2\",1]", "[null]", "2", "{\"a\":2}", "null"})
+    EXPECT_EQ(tensor("\"F32\"", shape, "[0,8]"),
+              fmt::format("504 shape of tensor a is {}, where a list of whole numbers is needed", shape));
+  for (const char *offsets : {"[0.0,8]", "[0.5,8.5]", "[0,8.0]", "[0,8,8]", "[8]", "[]", "[false,8]", "8", "null"})
+    EXPECT_EQ(tensor("\"F32\"", "[2,1]", offsets),
+              fmt::format("504 data_offsets of tensor a is {}, where two whole numbers are needed", offsets));
+  for (const char *dtype : {"3", "[\"F32\"]", "null"})
+    EXPECT_EQ(tensor(dtype, "[2,1]", "[0,8]"),
+              fmt::format("504 dtype of tensor a is {}, where a text is needed", dtype));
+  EXPECT_EQ(tensor("\"F8_E4M3\"", "[8.5]", "[0,8]"),
+            "504 shape of tensor a is [8.5], where a list of whole numbers is needed")
+      << "of an unknown dtype too";
+  EXPECT_EQ(said(R"({"__metadata__":{"format":"pt"}})"), "");
+  for (const char *words : {R"({"format":3})", "[]", "3", "null"})
+    EXPECT_EQ(said(fmt::format(R"({{"__metadata__":{}}})", words)),
+              fmt::format("504 __metadata__ is {}, where an object of texts is needed", words));
+  EXPECT_EQ(said("{]"), "504 its header is no JSON object");
+  EXPECT_EQ(said("[1]"), "504 its header is no JSON object");
+  // A long value has its beginning, up to a whole character.
+  EXPECT_EQ(
+      tensor(fmt::format("[\"x{}\"]", fmt::join(std::vector<std::string>(300, "\u00e9"), "")).c_str(), "[8]", "[0,8]"),
+      fmt::format("504 dtype of tensor a is [\"x{}..., where a text is needed",
+                  fmt::join(std::vector<std::string>(98, "\u00e9"), "")));
+}
+
 TEST(MetricsLog, WhatIsNotFiniteIsNull) {
   TempDir dir;
   MetricsLog log(dir.path, 0);
