@@ -71,8 +71,10 @@ Tokenizer sentencePiece(const GgufVocabulary &v, const std::string &file) {
   bool bytes = false;
   for (size_t id = 0; id < v.tokens.size(); ++id) {
     int32_t type = typeOf(v, id);
-    if (int64_t(id) == v.unknown && type != GgufVocabulary::unknownToken)
+    if (int64_t(id) == v.unknown)
       type = GgufVocabulary::unknownToken;
+    else if (type == GgufVocabulary::unknownToken && v.unknown >= 0)  // some files mark each control token so
+      type = GgufVocabulary::control;
     if (!std::isfinite(v.scores[id]))
       throw bad(file, fmt::format("the score of token {} is no number", id));
     bytes = bytes || type == GgufVocabulary::byte;
