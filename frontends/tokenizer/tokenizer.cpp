@@ -9,7 +9,7 @@
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/gguf/gguf_file.h"
-#include "support/json.h"
+#include "support/json_problem.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
@@ -23,15 +23,17 @@ namespace gptc {
 
 void Pipeline::place(int64_t id, std::string text, const std::string &where) {
   if (id < 0 || id >= kMostTokens)
-    throw UserError(ErrorCode::DataInvalid, fmt::format("{}: the id {} of \"{}\" is no token number", where, id, text),
+    throw UserError(ErrorCode::DataInvalid,
+                    fmt::format("{}: the id {} of {} is no token number", where, id, shown(text)),
                     fmt::format("ids are 0 to {}", kMostTokens - 1));
   const size_t n = size_t(id);
   if (pieces.size() <= n)
     pieces.resize(n + 1);
   if (!pieces[n].empty() && pieces[n] != text)
-    throw UserError(ErrorCode::DataInvalid,
-                    fmt::format("{}: token {} stands there twice, as \"{}\" and \"{}\"", where, n, pieces[n], text),
-                    "get the file again");
+    throw UserError(
+        ErrorCode::DataInvalid,
+        fmt::format("{}: token {} stands there twice, as {} and {}", where, n, shown(pieces[n]), shown(text)),
+        "get the file again");
   pieces[n] = std::move(text);
 }
 

@@ -3,7 +3,7 @@
 #include "frontends/tokenizer/printable.h"
 #include "frontends/tokenizer/utf8.h"
 #include "support/diagnostics.h"
-#include "support/json.h"
+#include "support/json_problem.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
@@ -45,9 +45,10 @@ public:
     if (!model.is_object())
       bad("it has no model");
     // Older files leave the type out; only BPE's have merges.
-    const std::string type = part(model, "type").is_string()    ? word(model, "type", "model")
+    const std::string type = !part(model, "type").is_null()     ? word(model, "type", "model")
                              : part(model, "merges").is_array() ? "BPE"
                                                                 : "";
+    checkUnread();
     readAdded();
     if (const Json &n = part(j, "normalizer"); !n.is_null())
       p->normalizer = normalizer(n, "normalizer");
@@ -62,7 +63,7 @@ public:
     else if (type == "WordPiece" || type == "WordLevel")
       readWords(model, type);
     else
-      later(type.empty() ? "a model without type" : "a model of type " + type);
+      later(type.empty() ? "a model without type" : "a model of type " + shown(type));
     placeAdded();
     if (p->pieces.empty())
       bad("its vocabulary is empty");
@@ -108,6 +109,22 @@ private:
     if (!v.is_array())
       bad(fmt::format("{}.{} is no list", where, name));
     return v;
+  }
+
+  // What no id and no text depends on: its type is checked, as a file that is damaged there may be so elsewhere. What
+  // truncation and padding hold, names that nothing asks for, and null in place of a value are passed over.
+
+  void checkUnread() const {
+    for (const char *name : {"truncation", "padding"})
+      if (const Json &v = part(j, name); !v.is_null() && !v.is_object())
+        bad(fmt::format("{} is neither null nor an object", name));
+    if (const Json &v = part(j, "version"); !v.is_null() && !v.is_string())
+      bad("version is no text");
+  }
+
+  void checkByteLevel(const Json &step, const std::string &where) const {
+    for (const char *name : {"add_prefix_space", "trim_offsets", "use_regex"})
+      flag(step, name, where, true);
   }
 
   // ---- normalizers ----
@@ -169,7 +186,7 @@ private:
         return allOf(std::vector<std::unique_ptr<Normalizer>>{});
       return precompiled(Charsmap(std::string(blob.begin(), blob.end()), fmt::format("{}: {}", file, where)));
     }
-    later("a normalizer of type " + type);
+    later("a normalizer of type " + shown(type));
   }
 
   // ---- pre-tokenizers ----
@@ -192,7 +209,7 @@ private:
     for (const auto &[known, b] : names)
       if (name == known)
         return b;
-    bad(fmt::format("{}.behavior is \"{}\"", where, name));
+    bad(fmt::format("{}.behavior is {}", where, shown(name)));
   }
 
   std::unique_ptr<PreTokenizer> splitPreTokenizer(const Json &t, const std::string &where) const {
@@ -213,17 +230,21 @@ private:
                    wordsAlone && cutsBeforeLineFeed(regex));
   }
 
+  PrependScheme prependScheme(const Json &t, const std::string &where) const {
+    const bool prefix = flag(t, "add_prefix_space", where, true);  // as older files say it
+    if (part(t, "prepend_scheme").is_null())
+      return prefix ? PrependScheme::always : PrependScheme::never;
+    const std::string scheme = word(t, "prepend_scheme", where);
+    constexpr std::pair<const char *, PrependScheme> names[] = {
+        {"always", PrependScheme::always}, {"first", PrependScheme::first}, {"never", PrependScheme::never}};
+    for (const auto &[known, s] : names)
+      if (scheme == known)
+        return s;
+    bad(fmt::format("{}.prepend_scheme is {}", where, shown(scheme)));
+  }
+
   std::unique_ptr<PreTokenizer> metaspacePreTokenizer(const Json &t, const std::string &where) const {
-    const Json &given = part(t, "prepend_scheme");
-    const std::string scheme = given.is_null() ? flag(t, "add_prefix_space", where, true) ? "always" : "never"
-                                               : word(t, "prepend_scheme", where);
-    if (scheme != "always" && scheme != "first" && scheme != "never")
-      bad(fmt::format("{}.prepend_scheme is \"{}\"", where, scheme));
-    return metaspace(word(t, "replacement", where),
-                     scheme == "always"  ? PrependScheme::always
-                     : scheme == "first" ? PrependScheme::first
-                                         : PrependScheme::never,
-                     flag(t, "split", where, true));
+    return metaspace(word(t, "replacement", where), prependScheme(t, where), flag(t, "split", where, true));
   }
 
   /// `last`: no step follows.
@@ -242,6 +263,7 @@ private:
     if (type == "ByteLevel") {
       if (p->printed)
         later("two steps of type ByteLevel");
+      checkByteLevel(t, where);
       const bool print = !last || !p->bytes;
       p->printed = p->bytes && print;
       return byteLevel(flag(t, "add_prefix_space", where, true), flag(t, "use_regex", where, true), print);
@@ -259,7 +281,7 @@ private:
       return whitespaceSplit();
     if (type == "BertPreTokenizer")
       return bertPreTokenizer();
-    later("a pre_tokenizer of type " + type);
+    later("a pre_tokenizer of type " + shown(type));
   }
 
   // ---- vocabularies ----
@@ -272,7 +294,7 @@ private:
     const std::string name = word(model, "unk_token", "model");
     const auto it = ids.find(name);
     if (it == ids.end())
-      bad(fmt::format("model.unk_token \"{}\" is not in the vocabulary", name));
+      bad(fmt::format("model.unk_token {} is not in the vocabulary", shown(name)));
     return it->second;
   }
 
@@ -325,7 +347,7 @@ private:
           left + (llvm::StringRef(right).starts_with(o.prefix) ? right.substr(o.prefix.size()) : right);
       auto l = ids.find(left), r = ids.find(right), both = ids.find(whole);
       if (l == ids.end() || r == ids.end() || both == ids.end())
-        bad(fmt::format("merge {} of \"{}\" and \"{}\" is not in the vocabulary", rank, left, right));
+        bad(fmt::format("merge {} of {} and {} is not in the vocabulary", rank, shown(left), shown(right)));
       bpe->addMerge(l->second, r->second, both->second, rank++);
     }
     bpe->finish(p->pieces);
@@ -344,7 +366,7 @@ private:
         bad(fmt::format("entry {} of model.vocab is no piece with its score", pieces.size()));
       pieces.push_back({entry[0].get<std::string>(), asTokenizersReads(entry[1].get<double>())});
       if (!std::isfinite(pieces.back().score))
-        bad(fmt::format("the score of \"{}\" is no number", pieces.back().text));
+        bad(fmt::format("the score of {} is no number", shown(pieces.back().text)));
       known[pieces.back().text] = placeId(int64_t(pieces.size()) - 1, pieces.back().text);
     }
     Unigram::Options o;
@@ -382,7 +404,7 @@ private:
 
   int32_t placeId(const Json &id, const std::string &text) {
     if (!id.is_number_integer() || (id.is_number_unsigned() && id.get<uint64_t>() >= uint64_t(kMostTokens)))
-      bad(fmt::format("the id of {} is no token number", text));
+      bad(fmt::format("the id of {} is no token number", shown(text)));
     p->place(id.get<int64_t>(), text, file);
     return int32_t(id.get<int64_t>());
   }
@@ -403,7 +425,9 @@ private:
       t.singleWord = flag(a, "single_word", where, false);
       t.stripLeft = flag(a, "lstrip", where, false);
       t.stripRight = flag(a, "rstrip", where, false);
-      t.special = flag(a, "special", where, false);
+      if (!part(a, "special").is_boolean())  // without it control tokens would come out of users' text
+        bad(where + ".special is neither true nor false");
+      t.special = a.at("special").get<bool>();
       t.normalized = flag(a, "normalized", where, !t.special);
       contents.insert(t.content);
       added.push_back(std::move(t));
@@ -417,7 +441,7 @@ private:
       if (t.content.empty())
         continue;
       if (const auto it = known.find(t.content); it != known.end() && it->second != t.id)
-        bad(fmt::format("\"{}\" is token {} of the vocabulary and {} of added_tokens", t.content, it->second, t.id));
+        bad(fmt::format("{} is token {} of the vocabulary and {} of added_tokens", shown(t.content), it->second, t.id));
       p->place(t.id, t.content, file);
       if (t.special)
         p->setControl(t.id);
@@ -448,22 +472,48 @@ private:
   std::vector<SequencePart> partsOf(const Json &post, const char *which, const std::string &where) const {
     const std::string here = fmt::format("{}.{}", where, which);
     std::vector<SequencePart> parts;
-    for (const Json &step : list(post, which, where)) {
+    const Json &steps = list(post, which, where);
+    for (size_t n = 0; n < steps.size(); ++n) {
+      const Json &step = steps[n];
       const Json &text = part(step, "Sequence"), &token = part(step, "SpecialToken");
       const Json &own = text.is_null() ? token : text;
       const auto type = int32_t(part(own, "type_id").is_null() ? 0 : number(own, "type_id", here));
       if (!text.is_null()) {
-        parts.push_back({.text = part(text, "id") == "B", .type = type});
+        const Json &id = part(text, "id");
+        if (id != "A" && id != "B")
+          bad(fmt::format("{}[{}].Sequence.id is {}, and neither A nor B", here, n, shown(id)));
+        parts.push_back({.text = id == "B", .type = type});
         continue;
       }
       const Json &entry = part(part(post, "special_tokens"), word(token, "id", here).c_str());
       for (const Json &id : list(entry, "ids", where + ".special_tokens"))
-        parts.push_back({.token = idWithin(id, where), .type = type});
+        parts.push_back({.token = idWithin(id, where + ".special_tokens"), .type = type});
     }
     return parts;
   }
 
+  /// Of the tokens of a template, also of those that it does not use.
+  void checkTokensOf(const Json &post, const std::string &where) const {
+    const Json &tokens = part(post, "special_tokens");
+    if (!tokens.is_null() && !tokens.is_object())
+      bad(where + ".special_tokens is no object");
+    for (const auto &[name, token] : tokens.items()) {
+      const Json &texts = part(token, "tokens"), &id = part(token, "id");
+      auto isText = [](const Json &text) { return text.is_string(); };
+      const std::string here = fmt::format("{}.special_tokens.{}", where, shown(name));
+      if (!token.is_object())
+        bad(here + " is no object");
+      if (!llvm::all_of(list(token, "ids", here), [](const Json &n) { return n.is_number_integer(); }))
+        bad(here + ".ids is no list of whole numbers");
+      if (!texts.is_null() && !(texts.is_array() && llvm::all_of(texts, isText)))
+        bad(here + ".tokens is no list of texts");
+      if (!id.is_null() && !isText(id))
+        bad(here + ".id is no text");
+    }
+  }
+
   void readTemplate(const Json &post, const std::string &where) {
+    checkTokensOf(post, where);
     std::vector<SequencePart> single = partsOf(post, "single", where), pair;
     int texts = 0;
     for (SequencePart &s : single)
@@ -475,7 +525,7 @@ private:
       later("a post_processor that repeats a text");
     if (texts == 0)
       bad(where + ".single has no text");
-    if (part(post, "pair").is_array())
+    if (!part(post, "pair").is_null())
       pair = partsOf(post, "pair", where);
     for (const int text : {0, 1})
       if (llvm::count_if(pair, [&](const SequencePart &s) { return s.text == text; }) != 1)
@@ -510,17 +560,20 @@ private:
     } else if (type == "BertProcessing" || type == "RobertaProcessing") {
       auto id = [&](const char *name) {
         const Json &pair = part(post, name);
-        if (!pair.is_array() || pair.size() != 2)
+        if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string())
           bad(fmt::format("{}.{} is no token with its id", where, name));
-        return idWithin(pair[1], where);
+        return idWithin(pair[1], fmt::format("{}.{}", where, name));
       };
+      checkByteLevel(post, where);
       const SequencePart cls = {.token = id("cls")}, sep = {.token = id("sep")}, text = {.text = 0};
       if (type == "RobertaProcessing")
         surround({cls, text, sep}, {cls, text, sep, sep, {.text = 1}, sep});
       else
         surround({cls, text, sep}, {cls, text, sep, {.text = 1, .type = 1}, {.token = sep.token, .type = 1}});
-    } else if (type != "ByteLevel") {  // which changes offsets only
-      later("a post_processor of type " + type);
+    } else if (type == "ByteLevel") {  // which changes offsets only
+      checkByteLevel(post, where);
+    } else {
+      later("a post_processor of type " + shown(type));
     }
   }
 
@@ -534,6 +587,8 @@ private:
         all.push_back(decoder(step, fmt::format("{}.decoders[{}]", where, all.size())));
       return allOf(std::move(all));
     }
+    if (type == "ByteLevel")
+      checkByteLevel(d, where);
     if (type == "ByteLevel" && !p->bytes)
       later("a decoder of type ByteLevel without a pre_tokenizer of that type");
     if (type == "Fuse" || type == "ByteLevel")
@@ -541,9 +596,8 @@ private:
     if (type == "ByteFallback")
       return byteFallbackDecoder();
     if (type == "Metaspace") {
-      const Json &given = part(d, "prepend_scheme");
-      return metaspaceDecoder(word(d, "replacement", where),
-                              given.is_null() ? flag(d, "add_prefix_space", where, true) : given != "never");
+      flag(d, "split", where, true);
+      return metaspaceDecoder(word(d, "replacement", where), prependScheme(d, where) != PrependScheme::never);
     }
     if (type == "WordPiece")
       return wordPieceDecoder(word(d, "prefix", where), flag(d, "cleanup", where, true));
@@ -559,17 +613,18 @@ private:
         return replaceDecoder(Regex(word(pattern, "Regex", where), fmt::format("{}: {}", file, where)), content);
       return replaceDecoder(word(pattern, "String", where + ".pattern"), content);
     }
-    later("a decoder of type " + type);
+    later("a decoder of type " + shown(type));
   }
 
   void readDecoder(const Json &d) {
+    if (d.is_null()) {
+      p->decoder = p->bytes ? nullptr : spacesBetween();
+      return;
+    }
+    std::unique_ptr<Decoder> all = decoder(d, "decoder");
     const Json &type = part(d, "type");
-    if (type == "Fuse" || (p->bytes && (d.is_null() || type == "ByteLevel")))
-      return;  // a text is its tokens' bytes
-    if (!d.is_null())
-      p->decoder = decoder(d, "decoder");
-    else
-      p->decoder = spacesBetween();
+    if (type != "Fuse" && !(p->bytes && type == "ByteLevel"))  // else a text is its tokens' bytes
+      p->decoder = std::move(all);
   }
 
   const Json &j;

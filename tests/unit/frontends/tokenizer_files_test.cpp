@@ -27,6 +27,15 @@ namespace {
 using Ids = std::vector<int32_t>;
 const std::string folder = GPTC_SOURCE_DIR "/tests/unit/frontends/tokenizers/";
 
+std::string errorOf(llvm::function_ref<void()> call) {
+  try {
+    call();
+  } catch (const UserError &e) {
+    return fmt::format("{} {}", int(e.diagnostics[0].code), e.diagnostics[0].message);
+  }
+  return "";
+}
+
 const nlohmann::json &goldens() {
   static const nlohmann::json j = parseJson(readInput(folder + "goldens.json", "goldens"));
   return j;
@@ -198,6 +207,25 @@ TEST(TokenizerFiles, GgufVocabulariesGiveTheTokensOfTheirFiles) {
   EXPECT_EQ(codeOf(wrong), ErrorCode::DataInvalid);
 }
 
+// llama.cpp's file of phi-3 marks its padding as unknown, and names another token as the unknown one.
+TEST(TokenizerFiles, OfSeveralUnknownTokensTheNamedOneIsMeant) {
+  GgufVocabulary v;
+  v.model = "llama";
+  v.tokens = {"<unk>", "<s>", "</s>", "[PAD3]", "[PAD4]", "\u2581", "a", "b", "\u2581a"};
+  v.types = {3, 3, 3, 2, 2, 1, 1, 1, 1};
+  v.scores = {0, 0, 0, 0, 0, -3, -4, -5, -1};
+  v.unknown = 0;
+  const Tokenizer t = Tokenizer::fromGguf(v, "x.gguf");
+  EXPECT_EQ(t.encode("ab"), (Ids{8, 7}));
+  EXPECT_EQ(t.encode("az"), (Ids{8, 0})) << "the unknown one";
+  EXPECT_EQ(t.encode("ab[PAD4]", {.parseSpecial = true}), (Ids{8, 7, 4})) << "a control token";
+  EXPECT_FALSE(llvm::is_contained(t.encode("ab[PAD4]"), 4));
+  v.unknown = -1;
+  EXPECT_NE(errorOf([&] { Tokenizer::fromGguf(v, "x.gguf"); }).find("pieces 3 and 4 both stand for unknown text"),
+            std::string::npos)
+      << "nothing says which";
+}
+
 TEST(TokenizerFiles, WhatEndsADocumentMayBeSaidBeside) {
   const std::filesystem::path dir =
       std::filesystem::path(testing::TempDir()) / fmt::format("gptc-beside-{}", ::getpid());
@@ -311,15 +339,6 @@ Tokenizer wordsWith(const nlohmann::json &parts) {
   return Tokenizer::fromJson(j.dump(), "t.json");
 }
 
-std::string errorOf(llvm::function_ref<void()> call) {
-  try {
-    call();
-  } catch (const UserError &e) {
-    return fmt::format("{} {}", int(e.diagnostics[0].code), e.diagnostics[0].message);
-  }
-  return "";
-}
-
 TEST(TokenizerFiles, ATextIsNotCutWhereANormalizerMayChangeIt) {
   auto cut = [](const std::string &from, const std::string &to) {
     return wordsWith({{"pre_tokenizer", {{"type", "Whitespace"}}},
@@ -337,7 +356,12 @@ TEST(TokenizerFiles, TokensOfSpaceAreFoundAsByTheirOwnLibrary) {
   auto ids = [](bool left, bool right, const std::string &text) {
     return wordsWith({{"pre_tokenizer", {{"type", "Split"}, {"pattern", {{"String", ""}}}, {"behavior", "Isolated"}}},
                       {"added_tokens",
-                       {{{"id", 3}, {"content", "  "}, {"lstrip", left}, {"rstrip", right}, {"normalized", false}}}}})
+                       {{{"id", 3},
+                         {"content", "  "},
+                         {"lstrip", left},
+                         {"rstrip", right},
+                         {"normalized", false},
+                         {"special", false}}}}})
         .encode(text);
   };
   const nlohmann::json nothing = {{"String", ""}};
@@ -460,7 +484,41 @@ TEST(TokenizerFiles, PostProcessorsSayHowTextsAreRead) {
     EXPECT_TRUE(llvm::StringRef(errorOf([&] { processed(with(single, wrong), 2); })).starts_with("302 ")) << wrong;
 }
 
-/// A file that is changed somewhere is refused with a code, or is another valid tokenizer.
+/// The places at which two files differ: "/model/unk_token".
+struct Changes {
+  std::vector<std::string> all, ofType;  // null is of any type, and a whole number may stand for a fraction
+};
+
+void compare(const nlohmann::json &a, const nlohmann::json &b, const std::string &path, Changes &found) {
+  if (a == b)
+    return;
+  if (a.is_object() && b.is_object()) {
+    for (const auto &[name, value] : a.items())
+      compare(value, part(b, name.c_str()), path + "/" + name, found);
+    for (const auto &[name, value] : b.items())
+      if (!a.contains(name))
+        found.all.push_back(path + "/" + name);
+    return;
+  }
+  found.all.push_back(path);
+  const bool fits = a.is_number() && b.is_number() && (a.is_number_float() || b.is_number_integer());
+  if (!a.is_null() && !b.is_null() && a.type() != b.type() && !fits)
+    found.ofType.push_back(path);
+}
+
+/// Whether no id depends on the value there.
+bool isUnread(llvm::StringRef path) {
+  for (const char *whole : {"/decoder", "/truncation", "/padding", "/version"})
+    if (path == whole || path.starts_with(std::string(whole) + "/"))
+      return true;
+  return path.ends_with("/trim_offsets");
+}
+
+constexpr EncodeOptions kWithSpecial = {.parseSpecial = true, .addSpecial = true};
+const char *const kTexts[] = {"The boats — it's 12 o'clock.\n\n<s> x", "河の水は静か é \xf0\x9f\x98\x80"};
+
+/// A file that is changed somewhere is refused with a code and its name, or is another valid tokenizer: values of other
+/// types are refused, and what is not read changes no id.
 void expectCodedErrors(const std::string &content, std::mt19937 &random, bool json) {
   std::string changed = content;
   auto place = [&] { return random() % changed.size(); };
@@ -490,13 +548,30 @@ void expectCodedErrors(const std::string &content, std::mt19937 &random, bool js
         changed[place()] = char(random());
     }
   }
+  const std::string file = json ? "t.json" : "t.model";
+  auto loaded = [&](const std::string &text) {
+    return json ? Tokenizer::fromJson(text, file) : Tokenizer::fromSentencePiece(text, file);
+  };
+  const Tokenizer whole = loaded(content);
   try {
-    const Tokenizer t =
-        json ? Tokenizer::fromJson(changed, "t.json") : Tokenizer::fromSentencePiece(changed, "t.model");
-    for (const char *text : {"The boats — it's 12 o'clock.\n\n<s> x", "河の水は静か é \xf0\x9f\x98\x80"})
-      t.decode(t.encode(text, {.parseSpecial = true, .addSpecial = true}));
+    const Tokenizer t = loaded(changed);
+    Changes found;
+    if (json)
+      compare(parseJson(content), parseJson(changed), "", found);
+    else if (writeSentencePiece(parseSentencePiece(changed, file)) !=
+             writeSentencePiece(parseSentencePiece(content, file)))
+      found.all.push_back("/pieces");
+    EXPECT_EQ(found.ofType, std::vector<std::string>()) << "and it loads";
+    for (const char *text : kTexts) {
+      const Ids ids = t.encode(text, kWithSpecial);
+      t.decode(ids);
+      if (llvm::all_of(found.all, isUnread)) {
+        EXPECT_EQ(ids, whole.encode(text, kWithSpecial)) << fmt::format("{}", fmt::join(found.all, ", "));
+      }
+    }
   } catch (const UserError &e) {
     EXPECT_NE(e.diagnostics[0].code, ErrorCode::Internal);
+    EXPECT_NE(e.diagnostics[0].message.find(file), std::string::npos) << e.what();
     EXPECT_FALSE(e.diagnostics[0].help.empty()) << e.what();
   }
 }
@@ -513,6 +588,97 @@ TEST(TokenizerFiles, DamagedOnesAreRefusedWithACode) {
     }
   }
   EXPECT_GE(tried, 1000);
+}
+
+/// The places in a tokenizer.json below which types are fixed: all but the entries of the vocabulary, of which there is
+/// a test below.
+void placesIn(const nlohmann::json &j, const std::string &path, std::vector<std::string> &found) {
+  if (!path.empty())
+    found.push_back(path);
+  if (path == "/model/vocab" || path == "/model/merges" || !j.is_structured())
+    return;
+  for (const auto &[name, value] : j.items()) {
+    std::string token = name;  // of a JSON pointer
+    for (const auto &[from, to] : {std::pair("~", "~0"), {"/", "~1"}})
+      for (size_t at = 0; (at = token.find(from, at)) != std::string::npos; at += 2)
+        token.replace(at, 1, to);
+    placesIn(value, path + "/" + token, found);
+  }
+}
+
+TEST(TokenizerFiles, ValuesOfOtherTypesAreRefusedWithTheirKey) {
+  using nlohmann::json;
+  int tried = 0;
+  for (const auto &g : goldens()["tokenizers"]) {
+    const std::string file = g["file"];
+    if (!file.ends_with(".json"))
+      continue;
+    const json whole = parseJson(readInput(folder + file, "tokenizer"));
+    std::vector<std::string> places;
+    placesIn(whole, "", places);
+    for (const std::string &place : places) {
+      const json::json_pointer at(place);
+      const json &was = whole.at(at);
+      // The innermost names: "tokens" of /post_processor/special_tokens/<s>/tokens/0.
+      std::vector<std::string> names;
+      for (json::json_pointer p = at; !p.empty(); p = p.parent_pointer())
+        if (whole.at(p.parent_pointer()).is_object())
+          names.push_back(p.back());
+      for (const json &other : {json(3), json(1.5), json("x"), json(true), json::array(), json::object()}) {
+        if (was.is_null() || was.type() == other.type() || (was.is_number_integer() && other.is_number_integer()))
+          continue;
+        json changed = whole;
+        changed[at] = other;
+        const std::string said = errorOf([&] { Tokenizer::fromJson(changed.dump(), "t.json"); });
+        const bool named = llvm::any_of(llvm::ArrayRef(names).take_front(2),
+                                        [&](const std::string &name) { return said.find(name) != std::string::npos; });
+        EXPECT_TRUE(named && said.find("t.json") != std::string::npos)
+            << file << " " << place << " = " << other << ": " << (said.empty() ? "it loads" : said);
+        ++tried;
+      }
+    }
+  }
+  EXPECT_GE(tried, 1000);
+}
+
+TEST(TokenizerFiles, ValuesThatNothingKnowsAreRefusedWithTheirKey) {
+  using nlohmann::json;
+  auto refused = [](const json &with, const std::string &wanted) {
+    const std::string said = errorOf([&] { wordsWith(with); });
+    EXPECT_NE(said.find(wanted), std::string::npos) << with << ": " << said;
+  };
+  for (const char *step : {"decoder", "pre_tokenizer"})
+    for (const json &scheme : {json("Always"), json(""), json("seldom")})
+      refused({{step, {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", scheme}}}},
+              fmt::format("{}.prepend_scheme is {}", step, scheme.dump()));
+  // The field that `tokenizers` wants: without it a control token would be one that stands in texts.
+  refused({{"added_tokens", {{{"id", 3}, {"content", "<x>"}}}}}, "added_tokens[0].special is neither true nor false");
+  const json text = {{"Sequence", {{"id", "A"}}}}, other = {{"Sequence", {{"id", "C"}}}};
+  for (const char *which : {"single", "pair"}) {
+    json post = {{"type", "TemplateProcessing"}, {"single", json::array({text})}};
+    post[which] = json::array({text, other});
+    refused({{"post_processor", post}}, fmt::format("post_processor.{}[1].Sequence.id is \"C\"", which));
+  }
+  refused({{"version", 1}}, "version is no text");
+  for (const char *name : {"truncation", "padding"})
+    for (const json &value : {json(3), json("x"), json::array(), json(true)})
+      refused({{name, value}}, fmt::format("{} is neither null nor an object", name));
+  for (const json &value : {json(nullptr), json::object()})
+    EXPECT_EQ(errorOf([&] { wordsWith({{"truncation", value}, {"padding", value}}); }), "") << value;
+  for (const json &id : {json("2"), json(2.5), json(true), json::array()})
+    refused({{"model", {{"type", "WordLevel"}, {"vocab", {{"a", id}}}}}}, "the id of \"a\" is no token number");
+}
+
+TEST(TokenizerFiles, MessagesStayShort) {
+  const std::string type(100000, 'x');
+  for (const char *step : {"normalizer", "pre_tokenizer", "post_processor", "decoder"}) {
+    const std::string said = errorOf([&] { wordsWith({{step, {{"type", type}}}}); });
+    EXPECT_LT(said.size(), 500u) << step;
+    EXPECT_NE(said.find(std::string(step) + " of type \"xxx"), std::string::npos) << said.substr(0, 500);
+  }
+  const std::string said = errorOf([&] { wordsWith({{"model", {{"type", type}, {"vocab", {{"a", 0}}}}}}); });
+  EXPECT_LT(said.size(), 500u);
+  EXPECT_NE(said.find("a model of type \"xxx"), std::string::npos) << said.substr(0, 500);
 }
 
 }  // namespace
