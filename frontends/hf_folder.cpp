@@ -1,5 +1,6 @@
 #include "frontends/hf_folder.h"
 
+#include "frontends/hf_tokens.h"
 #include "frontends/own_config.h"
 #include "frontends/tokenizer/sentencepiece.h"
 #include "frontends/tokenizer/tokenizer.h"
@@ -26,7 +27,8 @@ constexpr const char *const kRoles[] = {"bos_token", "eos_token", "unk_token", "
 /// Reads what the tokenizer's folder says of it. Other programs write these files, and people edit them.
 class Tokens {
 public:
-  explicit Tokens(const std::string &file) : file(file) {
+  /// `initFrom`: model.init_from. Ids are below `vocabSize`.
+  Tokens(const std::string &file, const std::string &initFrom, int64_t vocabSize) : file(file) {
     if (isGguf(file)) {
       takeFromGguf();
       return;
@@ -37,6 +39,15 @@ public:
       convert(Tokenizer::load(file).file(), true, false);
     if (areJson())
       takeFromFolder();
+    // Models for dialogue end an answer with a token of their own, which only the model's files name.
+    const std::string folder = fs::path(file).parent_path().string(), weights = folderOfWeights(initFrom);
+    const HfTokens beside = readHfTokens(folder, vocabSize);
+    for (const int64_t id : beside.eos)
+      if (!llvm::is_contained(ids.eos, id))
+        ids.eos.push_back(id);
+    addWhatIsMissing(beside);
+    if (!weights.empty() && weights != folder)
+      addWhatIsMissing(readHfTokens(weights, vocabSize));
   }
 
   /// False for a tokenizer that tokenizer.json cannot hold.
@@ -84,6 +95,15 @@ private:
   json special = json::object(), chatTemplate, truncationSide;
   bool givesTypes = true;  // so the texts of a pair are told apart
 
+  void addWhatIsMissing(const HfTokens &said) {
+    if (ids.eos.empty())
+      ids.eos = said.eos;
+    if (!ids.bos)
+      ids.bos = said.bos;
+    if (!ids.pad)
+      ids.pad = said.pad;
+  }
+
   /// Takes what was loaded as a tokenizer.json.
   void convert(const TokenizerFile &loaded, bool addBos, bool addEos) {
     text = loaded.name == "tokenizer.json" ? loaded.content : "";
@@ -109,7 +129,7 @@ private:
 
   void takeFromFolder() {
     ids = {};
-    const json beside = read("tokenizer_config.json"), generation = read("generation_config.json");
+    const json beside = read("tokenizer_config.json");
     for (const char *role : kRoles) {
       const json &said = part(beside, role);
       if (const json &token = said.is_object() ? part(said, "content") : said; token.is_string())
@@ -121,11 +141,6 @@ private:
     ids.pad = idOfRole("pad_token");
     if (const auto eos = idOfRole("eos_token"))
       ids.eos.push_back(*eos);
-    // Models for dialogue end an answer with a token of their own, which only this file names.
-    const json &more = part(generation, "eos_token_id");
-    for (const json &id : more.is_array() ? more : json::array({more}))
-      if (id.is_number_unsigned() && !llvm::is_contained(ids.eos, id.get<int64_t>()))
-        ids.eos.push_back(id);
     truncationSide = part(beside, "truncation_side");
     const json &inputs = part(beside, "model_input_names");
     givesTypes = !inputs.is_array() || llvm::any_of(inputs, [](const json &name) { return name == "token_type_ids"; });
@@ -217,22 +232,24 @@ ModelTokens ofVocabulary(const GgufVocabulary &v) {
 
 }  // namespace
 
-ModelTokens modelTokens(const std::string &file, const Tokenizer &tokenizer) {
+ModelTokens modelTokens(const std::string &file, const Tokenizer &tokenizer, const std::string &initFrom,
+                        int64_t vocabSize) {
   ModelTokens out;
   if (std::error_code e; fs::is_regular_file(file, e))  // else the name of a pattern stands behind that of the file
-    out = isGguf(file) ? ofVocabulary(requireVocabulary(file)) : Tokens(file).ofModel();
+    out = isGguf(file) ? ofVocabulary(requireVocabulary(file)) : Tokens(file, initFrom, vocabSize).ofModel();
   if (tokenizer.endOfText() >= 0 && !llvm::is_contained(out.ends, tokenizer.endOfText()))
     out.ends.push_back(tokenizer.endOfText());
   return out;
 }
 
-HfFolder describeFolder(const ModelConfig &model, const std::string &tokenizer,
+HfFolder describeFolder(const ModelConfig &model, const std::string &tokenizer, const std::string &initFrom,
                         const std::vector<std::string> &labels) {
   HfFolder folder;
   std::optional<Tokens> tokens;
   if (!tokenizer.empty())
-    tokens.emplace(tokenizer);
-  const HfTokens ids = tokens ? tokens->ids : HfTokens();
+    tokens.emplace(tokenizer, initFrom, model.vocabSize);
+  const std::string weights = folderOfWeights(initFrom);
+  const HfTokens ids = tokens ? tokens->ids : weights.empty() ? HfTokens() : readHfTokens(weights, model.vocabSize);
   HfDescription d = describeForHf(model, "float32", ids, labels);
   folder.files["config.json"] = std::move(d.config);
   folder.differing = std::move(d.differing);

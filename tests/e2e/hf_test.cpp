@@ -266,6 +266,30 @@ TEST_F(HfImport, FromAFolderToText) {
   EXPECT_NE(lossOf(plan, w.path("out")), loss);
 }
 
+TEST_F(HfImport, WhatIsWrongWithTokensIsSaid) {
+  const std::string dir = w.path("llama"), file = w.path("mine.toml");
+  fs::copy(models + "llama", dir);
+  const std::string plain = w.gptc({"import", dir, "-o", file, "--force"}).output;
+  EXPECT_EQ(plain.find("warning: "), std::string::npos) << plain;
+  writeFile(dir + "/tokenizer.json", "");
+  const Result r = w.gptc({"import", dir, "-o", file, "--force"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("warning: " + file + " names no tokenizer, as " + dir + "/tokenizer.json cannot be used: "),
+            std::string::npos)
+      << r.output;
+  EXPECT_NE(readFile(file).find("# tokenizer = "), std::string::npos);
+  json config = json::parse(readFile(dir + "/config.json"));
+  for (const json &id : {json("x"), json(-1), json(1e23), json({2, 2.5}), config.at("vocab_size")}) {
+    config["eos_token_id"] = id;
+    fs::remove(dir + "/config.json");
+    writeFile(dir + "/config.json", config.dump());
+    const Result refused = w.gptc({"import", dir, "-o", file, "--force"});
+    EXPECT_EQ(refused.code, 3) << id << refused.output;
+    EXPECT_NE(refused.output.find(dir + "/config.json: eos_token_id is " + id.dump() + ", and"), std::string::npos)
+        << refused.output;
+  }
+}
+
 /// Writes a GPT-2 with a large embedding in bf16.
 void writeLargeModel(const std::string &dir, int64_t vocab, int64_t width) {
   using namespace gptc;

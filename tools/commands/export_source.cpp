@@ -93,9 +93,11 @@ ExportSource checkpointOfPlan(const std::string &run, const std::string &out,
   CheckpointStore::Published found = checkpointOf(plan.run.outDir, choice);
   // Earlier versions described no model; the plan does, even theirs.
   if (found.described.empty())
-    found.described = !plan.hf.empty()     ? plan.hf
-                      : plan.model.empty() ? HfFiles()
-                                           : describeFolder(readConfig("", plan.model).model, plan.run.tokenizer).files;
+    found.described =
+        !plan.hf.empty() ? plan.hf
+        : plan.model.empty()
+            ? HfFiles()
+            : describeFolder(readConfig("", plan.model).model, plan.run.tokenizer, plan.run.initFrom).files;
   const std::string dir = found.info.dir;
   return {std::move(found), dir};
 }
@@ -152,7 +154,7 @@ GgufSource ggufSource(ExportSource from) {
 
 GgufSource ggufSource(const ImportedModel &folder) {
   Config config = configOf(folder);
-  HfFiles described = describeFolder(config.model, folder.tokenizer).files;
+  HfFiles described = describeFolder(config.model, folder.tokenizer, "hf:" + folder.path).files;
   return {std::move(config), weightFiles(folder.path), std::move(described), folder.path, folder.path};
 }
 

@@ -23,11 +23,11 @@ struct ImportOptions {
 
 ImportFor purposeOf(const ImportOptions &o) { return o.labels.empty() ? ImportFor::tokens : ImportFor::newLabels; }
 
-/// The line of [data] for the tokenizer. One that cannot be used is in a comment, with the reason.
-std::string tokenizerLine(const ImportedModel &m, const std::string &shown, ImportFor purpose) {
+/// The line of [data] for the tokenizer. One that cannot be used is in a comment, with the reason, `why`.
+std::string tokenizerLine(const ImportedModel &m, const std::string &shown, const std::string &why) {
   if (m.tokenizer.empty())
     return "# tokenizer = \"data/tokenizer.json\"  # the folder has no tokenizer.json\n";
-  const std::string why = m.tokenizerProblem(purpose), line = "tokenizer = " + tomlString(shown);
+  const std::string line = "tokenizer = " + tomlString(shown);
   return why.empty() ? line + "\n" : fmt::format("# {}  # {}\n", line, why);
 }
 
@@ -65,7 +65,8 @@ std::string filesLines(const ImportOptions &o) {
   return train + (none ? fmt::format("{:<31} # there is none\n", "# " + val) : val + "\n");
 }
 
-std::string textOf(const ImportOptions &o, const ImportedModel &f) {
+/// `why`: why the tokenizer cannot be used.
+std::string textOf(const ImportOptions &o, const ImportedModel &f, const std::string &why) {
   const std::string from = pathFrom(o.out, o.dir);
   const bool gguf = f.isGguf();
   const fs::path file = f.tokenizer.empty() ? "tokenizer.json" : fs::path(f.tokenizer).filename();
@@ -117,7 +118,7 @@ keep = 3
       fmt::arg("texts", texts),
       fmt::arg("labels", o.labels.empty() ? "" : fmt::format("labels = {}\n", tomlString(pathFrom(o.out, o.labels)))),
       fmt::arg("out", folder == "data" ? "data" : tomlString(folder)), fmt::arg("files", filesLines(o)),
-      fmt::arg("line", tokenizerLine(f, tokenizer, purposeOf(o))),
+      fmt::arg("line", tokenizerLine(f, tokenizer, why)),
       fmt::arg("ends", f.ends.empty() ? "" : fmt::format("# tokens that end a text: {}\n", fmt::join(f.ends, ", "))));
 }
 
@@ -129,7 +130,10 @@ void importModel(const ImportOptions &o) {
   const ImportedModel f = importedModel(o.dir, purposeOf(o), labels);
   if (!f.note.empty())
     printError("note: {}\n", f.note);
-  writeFileAtomically(o.out, textOf(o, f));
+  const std::string why = f.tokenizer.empty() ? "" : f.tokenizerProblem(purposeOf(o));
+  if (!why.empty())
+    printError("warning: {} names no tokenizer, as {} cannot be used: {}\n", o.out, f.tokenizer, why);
+  writeFileAtomically(o.out, textOf(o, f, why));
   fmt::print("{}: {}, {} layers of {} features, {} tokens\n", o.out, f.family, f.model.nLayer, f.model.nEmbd,
              f.model.vocabSize);
   fmt::print("next        gptc compile {} -o {}.plan\n", o.out, fs::path(o.out).stem().string());

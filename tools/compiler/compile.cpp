@@ -138,7 +138,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
     plan.model = modelSettings(config);
     HfFolder folder;
     if (!request.hf)
-      folder = describeFolder(config.model, plan.run.tokenizer, config.labels);
+      folder = describeFolder(config.model, plan.run.tokenizer, plan.run.initFrom, config.labels);
     plan.hf = request.hf ? *request.hf : folder.files;
     report.noFamilyHolds = std::move(folder.differing);
     report.tokenizerProblem = std::move(folder.tokenizerProblem);

@@ -3,6 +3,7 @@
 #include "codegen/codegen.h"
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_families.h"
+#include "frontends/hf_tokens.h"
 #include "frontends/model_builder.h"
 #include "frontends/model_text.h"
 #include "frontends/tokenizer/tokenizer.h"
@@ -145,14 +146,7 @@ ImportedModel inFolder(const std::string &dir, ImportFor purpose, const LabelNam
   for (const char *name : {"tokenizer.json", "tokenizer.model", "tekken.json"})
     if (found.tokenizer.empty() && fs::exists(fs::path(dir) / name, e))
       found.tokenizer = (fs::path(dir) / name).string();
-  // Models for dialogue have more ends in generation_config.json.
-  const fs::path beside = fs::path(dir) / "generation_config.json";
-  const json generation = fs::exists(beside, e) ? contentOf(beside) : json::object();
-  for (const json *j : {&generation, &config})
-    if (const auto it = j->find("eos_token_id"); it != j->end() && !it->is_null() && found.ends.empty())
-      for (const json &id : it->is_array() ? *it : json::array({*it}))
-        if (id.is_number_unsigned())
-          found.ends.push_back(id.get<int64_t>());
+  found.ends = readHfTokens(dir, found.model.vocabSize).eos;
   return found;
 }
 

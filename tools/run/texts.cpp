@@ -158,7 +158,7 @@ Continuing openForTexts(RunOptions &o) {
   const PromptLimits limits = {fact<&ModelFacts::vocabSize>(*plan.planned),
                                fact<&ModelFacts::blockSize>(*plan.planned)};
   Tokenizer tokenizer = Tokenizer::load(file);
-  ModelTokens tokens = modelTokens(file, tokenizer);
+  ModelTokens tokens = modelTokens(file, tokenizer, plan.run.initFrom, limits.vocabulary);
   return {std::move(plan), inference, std::move(tokenizer), std::move(tokens), limits};
 }
 

@@ -2,8 +2,10 @@
 #include "frontends/gguf/vocabulary.h"
 #include "frontends/hf_folder.h"
 #include "frontends/hf_text_form.h"
+#include "frontends/hf_tokens.h"
 #include "frontends/own_config.h"
 #include "frontends/tokenizer/tokenizer.h"
+#include "support/diagnostics.h"
 #include "support/files.h"
 
 #include <gtest/gtest.h>
@@ -170,6 +172,56 @@ TEST_F(HfFolderTest, ThoseOfOtherModelsKeepTheirTokens) {
   EXPECT_EQ(c["chat_template"], "{{ messages }}");
   EXPECT_FALSE(c.contains("auto_map"));
   EXPECT_EQ(json::parse(files.at("config.json"))["eos_token_id"], json::array({4, 5}));
+}
+
+TEST_F(HfFolderTest, TokensThatOnlyConfigsNameAreKept) {
+  write("tokenizer.json", kTokenizer);
+  write("tokenizer_config.json", "{}");
+  write("config.json", R"({"bos_token_id": 2, "eos_token_id": [5, 4], "pad_token_id": 3})");
+  const std::string tokenizer = dir / "tokenizer.json", from = "hf:" + dir.string();
+  auto tokens = [&](const std::string &file, const std::string &initFrom) {
+    return json::parse(describeFolder(gpt2(), file, initFrom).files.at("generation_config.json"));
+  };
+  const json all = json::parse(R"({"bos_token_id": 2, "eos_token_id": [5, 4], "pad_token_id": 3})");
+  EXPECT_EQ(tokens(tokenizer, ""), all);
+  EXPECT_EQ(json::parse(describeFolder(gpt2(), tokenizer).files.at("config.json"))["pad_token_id"], 3);
+  EXPECT_EQ(modelTokens(tokenizer, Tokenizer::load(tokenizer), "", 65).ends, (std::vector<int32_t>{5, 4}));
+  EXPECT_EQ(tokens("", from), all) << "of the weights";
+  EXPECT_TRUE(tokens("", "scratch")["eos_token_id"].is_null());
+  write("generation_config.json", R"({"eos_token_id": 1, "pad_token_id": null})");
+  EXPECT_EQ(tokens(tokenizer, ""), json::parse(R"({"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 3})"));
+  // Beside another tokenizer stands nothing, or what comes first.
+  fs::create_directories(dir / "data");
+  fs::copy_file(dir / "tokenizer.json", dir / "data/tokenizer.json");
+  write("data/tokenizer_config.json", "{}");
+  const std::string other = dir / "data/tokenizer.json";
+  EXPECT_EQ(tokens(other, from)["eos_token_id"], 1);
+  EXPECT_TRUE(tokens(other, "")["eos_token_id"].is_null());
+  write("data/config.json", R"({"eos_token_id": 4})");
+  EXPECT_EQ(tokens(other, from), json::parse(R"({"bos_token_id": 2, "eos_token_id": 4, "pad_token_id": 3})"));
+}
+
+TEST_F(HfFolderTest, IdsThatAreNoTokensAreRefusedWithTheirFileAndKey) {
+  write("tokenizer.json", kTokenizer);
+  for (const char *name : {"generation_config.json", "config.json"}) {
+    for (const char *key : {"eos_token_id", "bos_token_id", "pad_token_id"})
+      for (const char *value :
+           {"\"x\"", "-1", "1e+23", "[2,2.5]", "2.0", "true", "{}", "65", "[64,65]", "[\"2\"]", "[[2]]"}) {
+        write(name, fmt::format(R"({{"{}": {}}})", key, value));
+        std::string said;
+        try {
+          readHfTokens(dir.string(), 65);
+        } catch (const UserError &e) {
+          said = fmt::format("{} {}", int(e.diagnostics[0].code), e.diagnostics[0].message);
+        }
+        EXPECT_EQ(said, fmt::format("302 {}: {} is {}, and the model's tokens are 0 to 64", (dir / name).string(), key,
+                                    value));
+        EXPECT_THROW(describeFolder(gpt2(), (dir / "tokenizer.json").string()), UserError) << key << value;
+      }
+    write(name, R"({"eos_token_id": [64, 2, 64], "bos_token_id": null})");
+    EXPECT_EQ(readHfTokens(dir.string(), 65), (HfTokens{.bos = {}, .eos = {64, 2}, .pad = {}}));
+    fs::remove(dir / name);
+  }
 }
 
 // A classifier reads texts as it has learned them.
