@@ -9,6 +9,8 @@
 #include "support/json.h"
 #include "temp_dir.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <atomic>
 #include <cstring>
 #include <functional>
