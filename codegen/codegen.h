@@ -64,10 +64,11 @@ GroupShape groupShape(const Op &fused);
 /// that `measured` finds, else the recipe's default. Returns whether anything changed.
 bool selectRecipes(Module &m, const Target &target, ScheduleSource *measured = nullptr);
 
-/// The machine that this process runs on. `threads` 0 means GPTC_THREADS, else the CPUs that the process may use.
-/// GPTC_CPU_FEATURES masks features off ("-avx512f"). UserError(Usage) if either variable does not parse.
-Target hostTarget(unsigned threads = 0);
-/// CPU model, instruction set, threads and caches: what a measured time depends on beside the code. `target` must be
+/// The machine that this process runs on, or what one of so many `ranks` has of it. `threads` 0 means GPTC_THREADS,
+/// else the CPUs that the process may use, divided by the ranks. GPTC_CPU_FEATURES masks features off ("-avx512f").
+/// UserError(Usage) if either variable does not parse.
+Target hostTarget(unsigned threads = 0, unsigned ranks = 1);
+/// CPU model, instruction set, threads, ranks and caches: what a measured time depends on beside the code. `target` is
 /// a target of this machine's CPU.
 std::string cpuFingerprint(const Target &target);
 

@@ -77,6 +77,11 @@ cpu_set_t setOf(llvm::ArrayRef<int> cpus) {
   return set;
 }
 
+void bindTo(const std::vector<int> &cpus) {
+  const cpu_set_t set = setOf(cpus);
+  ::sched_setaffinity(0, sizeof set, &set);
+}
+
 std::vector<int> nodesOf(const std::vector<int> &cpus, const std::string &sysfs) {
   const std::string folder = sysfs + "/devices/system/node";
   std::map<int, int> nodeOf;

@@ -16,6 +16,9 @@ std::vector<int> usableCpus();
 unsigned usableCpuCount();
 /// The set of these, as the system takes it. Allocates nothing.
 cpu_set_t setOf(llvm::ArrayRef<int> cpus);
+/// Restricts the calling thread, and those that it starts from now on, to `cpus`. If the system refuses, they stay as
+/// they are: where a thread runs changes no result.
+void bindTo(const std::vector<int> &cpus);
 /// The memory node of each of `cpus`. All are on node 0 if the machine has one node or `sysfs` does not tell nodes
 /// apart, as in some containers. `sysfs`: where that file system is mounted; tests have others.
 std::vector<int> nodesOf(const std::vector<int> &cpus, const std::string &sysfs = "/sys");

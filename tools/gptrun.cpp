@@ -55,15 +55,15 @@ private:
   bool parseSpecial;
 };
 
-/// The plan for `ranks` ranks, derived from its model description if it is for another number. One rank (`makes`)
-/// writes it; the others wait at `barrier` until it exists.
-Plan forRanks(Plan plan, int64_t ranks, bool makes, const std::function<void()> &barrier) {
+/// The plan for `ranks` ranks, `ranksPerNode` of them on each machine, derived from its model description if it is for
+/// another number. One rank (`makes`) writes it; the others wait at `barrier` until it exists.
+Plan forRanks(Plan plan, int64_t ranks, int64_t ranksPerNode, bool makes, const std::function<void()> &barrier) {
   const int64_t planned = Mesh::of(*plan.planned).ranks();
   if (planned == ranks)
     return plan;
   const std::string outDir = plan.run.outDir, dir = fmt::format("{}/plan-{}-ranks", outDir, ranks);
   if (makes) {
-    const PlanForRanks partition(plan, ranks);
+    const PlanForRanks partition(plan, ranks, ranksPerNode);
     const bool there = partition.isIn(dir);
     fmt::print("the plan is for {} rank{}: {} one for {} in {}\n", planned, planned == 1 ? "" : "s",
                there ? "taking the" : "making", ranks, dir);
@@ -140,7 +140,7 @@ int runTraining(const RunOptions &o) {
       together.diverted = true;
     }
     together.join(plan);
-    Plan mine = forRanks(std::move(plan), w.size, w.rank == 0, [&] { together.barrier(); });
+    Plan mine = forRanks(std::move(plan), w.size, w.ranksPerNode, w.rank == 0, [&] { together.barrier(); });
     if (w.rank == 0 && w.size > 1)
       printShares(mine);
     const MeshAxes along = together.along(Mesh::of(*mine.planned));

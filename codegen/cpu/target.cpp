@@ -58,7 +58,7 @@ bool dependsOn(llvm::StringRef feature, llvm::StringRef missing) {
 
 }  // namespace
 
-Target hostTarget(unsigned threads) {
+Target hostTarget(unsigned threads, unsigned ranks) {
   Target t;
   t.cpu = llvm::sys::getHostCPUName().str();
   llvm::StringMap<bool> host = llvm::sys::getHostCPUFeatures();
@@ -109,7 +109,8 @@ Target hostTarget(unsigned threads) {
                       "give a number from 1 to 4096, or leave the variable unset");
     threads = unsigned(n);
   }
-  t.threads = threads ? threads : usableCpuCount();
+  t.threads = threads ? threads : std::max(1U, usableCpuCount() / ranks);
+  t.ranks = ranks;
   return t;
 }
 
@@ -121,8 +122,9 @@ std::string cpuFingerprint(const Target &target) {
       break;
     }
   const std::string features = contentHash({{target.features.data(), target.features.size()}}).substr(0, 8);
-  return fmt::format("{} {} {} threads {} caches {}/{}/{}", model, target.cpu, target.threads, features, target.l1Bytes,
-                     target.l2Bytes, target.l3Bytes);
+  return fmt::format("{} {} {}{} threads {} caches {}/{}/{}", model, target.cpu,
+                     target.ranks > 1 ? fmt::format("{} ranks of ", target.ranks) : "", target.threads, features,
+                     target.l1Bytes, target.l2Bytes, target.l3Bytes);
 }
 
 }  // namespace gptc

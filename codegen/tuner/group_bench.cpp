@@ -62,49 +62,25 @@ private:
   unsigned char *base;
 };
 
-}  // namespace
+struct Candidate {
+  LoweredGroup lowered;
+  CompiledKernel code;  // after build()
+};
 
-struct GroupBench::Impl {
-  const Op &fused;
-  const Target target;
-  ThreadPool &pool;
-  const bool cold;
-  const Lowering lowering;
-  Jit jit;
+/// What the kernels of one rank read and write.
+struct Buffers {
   std::vector<std::unique_ptr<Guarded>> memory;  // operands and results
   std::vector<std::unique_ptr<Guarded>> workspaces;
-  std::vector<int64_t> streams;
-  std::vector<uint64_t> operands;                  // hash of the content of each operand
-  std::vector<std::vector<unsigned char>> wanted;  // the default's bytes of each result
-  Trial base;
-  struct Candidate {
-    LoweredGroup lowered;
-    CompiledKernel code;  // after build()
-  };
-  std::map<std::string, Candidate> candidates;  // by the text of the schedule
-  std::set<std::string> kernels;                // the text of each candidate's kernel
-  std::vector<char> swept;
+  std::vector<char> swept;  // twice as large as the last-level cache; empty if caches stay as they are
 
-  Impl(const Op &fused, const Target &target, ThreadPool &pool, bool cold, Lowering lowering)
-      : fused(fused), target(target), pool(pool), cold(cold), lowering(std::move(lowering)), jit(target, ""),
-        streams(streamsOf(fused).size(), 3), swept(cold ? size_t(2 * target.l3Bytes) : 0) {
+  Buffers(const Op &fused, int64_t sweptBytes) : swept(size_t(sweptBytes), 0) {
     for (unsigned i = 0; i < fused.numOperands() + fused.numResults(); ++i) {
       const Value *v = i < fused.numOperands() ? fused.operand(i) : fused.result(i - fused.numOperands());
       memory.push_back(std::make_unique<Guarded>(size_t(v->type.bytes())));
     }
-    for (unsigned i = 0; i < fused.numOperands(); ++i) {
-      fillOperand(fused, i, memory[i]->data(), pool);
-      operands.push_back(memory[i]->hash());
-    }
   }
 
-  LoweredGroup lower(const Schedule &s) const {
-    return lowering ? lowering(fused, s, target) : lowerGroup(fused, s, target);
-  }
-
-  const Candidate &of(const Trial &t) const { return candidates.at(t.schedule.str()); }
-
-  std::vector<void *> params(const Candidate &c) {
+  std::vector<void *> params(const Candidate &c, std::vector<int64_t> &streams) {
     std::vector<void *> all;
     for (const auto &m : memory)
       all.push_back(m->data());
@@ -121,38 +97,8 @@ struct GroupBench::Impl {
     return all;
   }
 
-  /// Runs all phases. Returns false if `until` (in the time of now()) came first and tasks were left out.
-  bool run(const CompiledKernel &code, void *const *params, double until = HUGE_VAL) {
-    std::atomic<bool> late = false;
-    for (const CompiledPhase &phase : code.phases) {
-      struct Call {
-        const CompiledPhase &phase;
-        void *const *params;
-        double until;
-        std::atomic<bool> &late;
-      } call{phase, params, until, late};
-      auto all = [](void *c, int64_t begin, int64_t end) {
-        auto &call = *static_cast<Call *>(c);
-        call.phase.run(call.params, begin, end);
-      };
-      auto whileThereIsTime = [](void *c, int64_t begin, int64_t end) {
-        auto &call = *static_cast<Call *>(c);
-        for (int64_t i = begin; i < end && !call.late; ++i) {
-          call.phase.run(call.params, i, i + 1);
-          if (now() > call.until)
-            call.late = true;
-        }
-      };
-      if (until == HUGE_VAL)
-        pool.run(phase.tasks, all, &call);
-      else
-        pool.run(phase.tasks, whileThereIsTime, &call);
-    }
-    return !late;
-  }
-
-  /// Evicts the caches: touches `swept`, which is twice as large as the last-level cache, on all threads.
-  void sweep() {
+  /// Evicts the caches: touches `swept` on all threads.
+  void sweep(ThreadPool &pool) {
     struct Call {
       char *at;
       int64_t each;
@@ -167,34 +113,129 @@ struct GroupBench::Impl {
           },
           &call);
   }
+};
+
+/// Runs all phases. Returns false if `until` (in the time of now()) came first and tasks were left out.
+bool runPhases(const CompiledKernel &code, void *const *params, ThreadPool &pool, double until = HUGE_VAL) {
+  std::atomic<bool> late = false;
+  for (const CompiledPhase &phase : code.phases) {
+    struct Call {
+      const CompiledPhase &phase;
+      void *const *params;
+      double until;
+      std::atomic<bool> &late;
+    } call{phase, params, until, late};
+    auto all = [](void *c, int64_t begin, int64_t end) {
+      auto &call = *static_cast<Call *>(c);
+      call.phase.run(call.params, begin, end);
+    };
+    auto whileThereIsTime = [](void *c, int64_t begin, int64_t end) {
+      auto &call = *static_cast<Call *>(c);
+      for (int64_t i = begin; i < end && !call.late; ++i) {
+        call.phase.run(call.params, i, i + 1);
+        if (now() > call.until)
+          call.late = true;
+      }
+    };
+    if (until == HUGE_VAL)
+      pool.run(phase.tasks, all, &call);
+    else
+      pool.run(phase.tasks, whileThereIsTime, &call);
+  }
+  return !late;
+}
+
+}  // namespace
+
+struct GroupBench::Impl {
+  const Op &fused;
+  const Target target;
+  ThreadPool &pool;
+  const Lowering lowering;
+  Jit jit;
+  Neighbours *const neighbours;
+  Buffers own;
+  std::vector<std::unique_ptr<Buffers>> others;  // of neighbours
+  std::vector<int64_t> streams;
+  std::vector<uint64_t> operands;                  // hash of the content of each operand
+  std::vector<std::vector<unsigned char>> wanted;  // the default's bytes of each result
+  Trial base;
+  std::map<std::string, Candidate> candidates;  // by the text of the schedule
+  std::set<std::string> kernels;                // the text of each candidate's kernel
+
+  Impl(const Op &fused, const Target &target, ThreadPool &pool, bool cold, Lowering lowering, Neighbours *neighbours)
+      : fused(fused), target(target), pool(pool), lowering(std::move(lowering)), jit(target, ""),
+        neighbours(neighbours), own(fused, cold ? 2 * target.l3Bytes : 0), streams(streamsOf(fused).size(), 3) {
+    for (unsigned i = 0; i < fused.numOperands(); ++i) {
+      fillOperand(fused, i, own.memory[i]->data(), pool);
+      operands.push_back(own.memory[i]->hash());
+    }
+    if (!neighbours)
+      return;
+    others.resize(neighbours->size());
+    neighbours->each([&](size_t n, ThreadPool &) {  // there, so that memory lies where it is used
+      others[n] = std::make_unique<Buffers>(fused, int64_t(own.swept.size()));
+      for (unsigned i = 0; i < fused.numOperands(); ++i)
+        std::memcpy(others[n]->memory[i]->data(), own.memory[i]->data(), own.memory[i]->size());
+    });
+  }
+
+  LoweredGroup lower(const Schedule &s) const {
+    return lowering ? lowering(fused, s, target) : lowerGroup(fused, s, target);
+  }
+
+  const Candidate &of(const Trial &t) const { return candidates.at(t.schedule.str()); }
+
+  std::vector<void *> params(const Candidate &c) { return own.params(c, streams); }
+
+  /// Seconds of one call, while the neighbours make the same call.
+  double timeOnce(const CompiledKernel &code, void *const *params,
+                  const std::vector<std::vector<void *>> &paramsOfOthers) {
+    double seconds = 0;
+    auto call = [&] {
+      const double begin = now();
+      runPhases(code, params, pool);
+      seconds = now() - begin;
+    };
+    if (neighbours)
+      neighbours->each([&](size_t n, ThreadPool &theirs) { others[n]->sweep(theirs); });
+    own.sweep(pool);
+    if (neighbours)
+      neighbours->beside([&](size_t n, ThreadPool &theirs) { runPhases(code, paramsOfOthers[n].data(), theirs); },
+                         call);
+    else
+      call();
+    return seconds;
+  }
 
   void poison() {
-    for (size_t i = fused.numOperands(); i < memory.size(); ++i)
-      std::memset(memory[i]->data(), poisonByte, memory[i]->size());
-    for (const auto &w : workspaces)
+    for (size_t i = fused.numOperands(); i < own.memory.size(); ++i)
+      std::memset(own.memory[i]->data(), poisonByte, own.memory[i]->size());
+    for (const auto &w : own.workspaces)
       std::memset(w->data(), poisonByte, w->size());
   }
 
   /// Whether only results and workspaces were written. Restores red zones and operands that were written too.
   bool intact() {
     bool all = true;
-    for (auto *list : {&memory, &workspaces})
+    for (auto *list : {&own.memory, &own.workspaces})
       for (const auto &m : *list)
         if (!m->intact()) {
           all = false;
           m->paint();
         }
     for (unsigned i = 0; i < operands.size(); ++i)
-      if (memory[i]->hash() != operands[i]) {
+      if (own.memory[i]->hash() != operands[i]) {
         all = false;
-        fillOperand(fused, i, memory[i]->data(), pool);
+        fillOperand(fused, i, own.memory[i]->data(), pool);
       }
     return all;
   }
 };
 
-GroupBench::GroupBench(const Op &fused, const Target &target, ThreadPool &pool, bool cold, Lowering lowering)
-    : impl(std::make_unique<Impl>(fused, target, pool, cold, std::move(lowering))) {
+GroupBench::GroupBench(const Op &fused, const Target &target, ThreadPool &pool, bool cold, Lowering lowering,
+                       Neighbours *neighbours)
+    : impl(std::make_unique<Impl>(fused, target, pool, cold, std::move(lowering), neighbours)) {
   GPTC_CHECK(!target.isCuda(), "kernels for {} are not measured here", target.name);
   impl->base = propose({defaultSchedule(fused, target)}).at(0);
   build({&impl->base});
@@ -202,10 +243,10 @@ GroupBench::GroupBench(const Op &fused, const Target &target, ThreadPool &pool, 
   const auto &c = impl->of(impl->base);
   const std::vector<void *> params = impl->params(c);
   impl->poison();
-  impl->run(c.code, params.data());
+  runPhases(c.code, params.data(), impl->pool);
   GPTC_CHECK(impl->intact(), "the default kernel of {} writes outside of its memory", fused.loc);
   for (unsigned i = 0; i < fused.numResults(); ++i) {
-    const Guarded &g = *impl->memory[fused.numOperands() + i];
+    const Guarded &g = *impl->own.memory[fused.numOperands() + i];
     impl->wanted.emplace_back(g.data(), g.data() + g.size());
   }
 }
@@ -282,13 +323,13 @@ Trial::Outcome GroupBench::check(const Trial &trial, double seconds) {
   const auto &c = impl->of(trial);
   const std::vector<void *> params = impl->params(c);
   impl->poison();
-  const bool ended = impl->run(c.code, params.data(), now() + seconds);
+  const bool ended = runPhases(c.code, params.data(), impl->pool, now() + seconds);
   if (!impl->intact())
     return Trial::Outcome::wroteOutside;
   if (!ended)
     return Trial::Outcome::tooSlow;
   for (size_t i = 0; i < impl->wanted.size(); ++i)
-    if (std::memcmp(impl->wanted[i].data(), impl->memory[impl->fused.numOperands() + i]->data(),
+    if (std::memcmp(impl->wanted[i].data(), impl->own.memory[impl->fused.numOperands() + i]->data(),
                     impl->wanted[i].size()) != 0)
       return Trial::Outcome::wrongBits;
   return Trial::Outcome::timed;
@@ -297,14 +338,14 @@ Trial::Outcome GroupBench::check(const Trial &trial, double seconds) {
 Timing GroupBench::time(const Trial &trial, int runs, double seconds, double hopeless) {
   const auto &c = impl->of(trial);
   const std::vector<void *> params = impl->params(c);
+  std::vector<std::vector<void *>> ofOthers;
+  for (const auto &b : impl->others)
+    ofOthers.push_back(b->params(c, impl->streams));
   std::vector<double> times;
   const double begin = now();
   int bad = 0;
   while (int(times.size()) < runs && (times.empty() || now() - begin < seconds) && bad < 2) {
-    impl->sweep();
-    const double t = now();
-    impl->run(c.code, params.data());
-    times.push_back(now() - t);
+    times.push_back(impl->timeOnce(c.code, params.data(), ofOthers));
     bad += times.back() > hopeless;
   }
   return timingOf(std::move(times));

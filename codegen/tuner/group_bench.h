@@ -2,6 +2,7 @@
 #pragma once
 
 #include "codegen/codegen.h"
+#include "codegen/tuner/neighbours.h"
 #include "codegen/tuner/tuner.h"
 #include "support/thread_pool.h"
 
@@ -19,7 +20,9 @@ public:
   /// Compiles and runs the default schedule, whose results are the reference. `cold`: empties the caches before each
   /// timed call, like a step whose memory exceeds the caches. Asserts that the target is a CPU and that the default
   /// kernel compiles and writes to its results only. Throws UserError(OutOfMemory) if the buffers do not fit.
-  GroupBench(const Op &fused, const Target &target, ThreadPool &pool, bool cold, Lowering lowering = nullptr);
+  /// `neighbours`: make each timed call too, in memory of their own; null if there are none.
+  GroupBench(const Op &fused, const Target &target, ThreadPool &pool, bool cold, Lowering lowering = nullptr,
+             Neighbours *neighbours = nullptr);
   ~GroupBench() override;
 
   const Trial &base() const override;

@@ -31,6 +31,7 @@ struct Target {
   int64_t l2Bytes = 512 << 10;  // per core
   int64_t l3Bytes = 8 << 20;    // shared
   unsigned threads = 1;         // for load balance only; never changes the order of a sum
+  unsigned ranks = 1;           // of this machine, each with `threads`; for measurements only, as they slow each other
   // CUDA only, else 0:
   unsigned warp = 0;            // threads of a warp
   unsigned architecture = 0;    // 75, 80, 86, ...

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sched.h>
 #include <tuple>
 
 namespace gptc {
@@ -51,11 +50,6 @@ std::string noteOfNodes(size_t nodes, int ranks) {
   return fmt::format("the threads of a rank are on {} memory nodes (NUMA), over which its arena is spread; with "
                      "--ranks-per-node {} each rank keeps to one",
                      nodes, nodes * size_t(ranks));
-}
-
-void bindTo(const std::vector<int> &cpus) {
-  const cpu_set_t set = setOf(cpus);
-  ::sched_setaffinity(0, sizeof set, &set);
 }
 
 }  // namespace gptc

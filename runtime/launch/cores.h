@@ -18,8 +18,4 @@ std::vector<std::vector<int>> shareCpus(const std::vector<int> &cpus, int ranks)
 /// these are one.
 std::string noteOfNodes(size_t nodes, int ranks);
 
-/// Restricts the calling thread, and those that it starts from now on, to `cpus`. If the system refuses, they stay as
-/// they are: where a thread runs changes no result.
-void bindTo(const std::vector<int> &cpus);
-
 }  // namespace gptc

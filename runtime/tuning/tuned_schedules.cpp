@@ -182,7 +182,7 @@ std::optional<Schedule> TunedSchedules::nearest(const Op &fused) const {
   return s ? std::optional(*s) : std::nullopt;
 }
 
-std::optional<Schedule> TunedSchedules::find(const Op &fused, const Target &) {
+std::optional<Schedule> TunedSchedules::find(const Op &fused, const Target &planned) {
   auto byDefault = [&] {
     ++counts.byDefault;
     return std::nullopt;
@@ -202,7 +202,9 @@ std::optional<Schedule> TunedSchedules::find(const Op &fused, const Target &) {
     const TuningRecord r = *race[i];
     if (r.isDefault || r.raced >= 1 - r.noise) {  // otherwise no faster than the default
       ++counts.exact;
-      return std::nullopt;
+      // What won is the default with the threads measured with.
+      const Schedule base = defaultSchedule(fused, target);
+      return base == defaultSchedule(fused, planned) ? std::nullopt : std::optional(base);
     }
     if (!isCandidate(fused, r.schedule)) {
       ++counts.rejected;

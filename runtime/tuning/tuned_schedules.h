@@ -18,7 +18,8 @@ std::vector<const TuningRecord *> lastRace(const TuningRecords &records, llvm::S
 /// default.
 class TunedSchedules : public ScheduleSource {
 public:
-  /// `pool`: checks records from elsewhere; null: makes its own when needed.
+  /// `target`: that of the measurements that count. `pool`: checks records from elsewhere; null: makes its own when
+  /// needed.
   TunedSchedules(TuningRecords &records, const Target &target, ThreadPool *pool = nullptr);
   std::optional<Schedule> find(const Op &fused, const Target &target) override;
 

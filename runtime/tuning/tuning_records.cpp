@@ -184,7 +184,8 @@ std::string fingerprintOf(const Target &target) {
   // The query is expensive: on a GPU it creates a context.
   static std::mutex lock;
   static std::map<std::string, std::string> known;
-  const std::string key = fmt::format("{} {} {} {}", target.name, target.cpu, target.features, target.threads);
+  const std::string key =
+      fmt::format("{} {} {} {} {}", target.name, target.cpu, target.features, target.threads, target.ranks);
   std::lock_guard guard(lock);
   auto [it, isNew] = known.try_emplace(key);
   if (isNew)

@@ -52,8 +52,8 @@ struct TuningRecord {
 /// The record of one trial of a search.
 TuningRecord recordOf(const TuningRecord &problem, const Trial &trial, const std::string &session);
 
-/// What a time depends on besides the source: CPU model, instruction set, caches and threads; or this machine's GPU,
-/// its driver and libraries. "" if the target's GPU is not in this machine.
+/// What a time depends on besides the source: CPU model, instruction set, caches, threads and ranks; or this machine's
+/// GPU, its driver and libraries. "" if the target's GPU is not in this machine.
 std::string fingerprintOf(const Target &target);
 /// A record with only the problem's fields set: hashes of a group, its extents, its name.
 TuningRecord problemOf(const Op &fused, const Target &target);

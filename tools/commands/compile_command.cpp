@@ -5,11 +5,11 @@
 #include "frontends/toml_config.h"
 #include "ir/facts.h"
 #include "runtime/checkpoint/checkpoint_files.h"
-#include "runtime/cuda/gpu.h"
 #include "support/stderr.h"
 #include "support/words.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/rank_options.h"
 #include "tools/compiler/compile.h"
 #include "tools/estimate/expected.h"
 #include "tools/planner/cache_dir.h"
@@ -198,8 +198,15 @@ void tuneFirst(const CompileRequest &request) {
   t.modelFile = request.modelFile, t.settings = request.settings, t.cacheDir = request.cacheDir;
   t.seconds = config.compile.autotuneSeconds;
   t.onlyNew = true;
-  const TuneReport r = tune(t, [](const TuneProgress &) {});
-  row("tuned", fmt::format("{} kernels searched, {} known, in {:.1f} s", r.searched, r.known, r.seconds));
+  t.ranksPerNode = request.ranksPerNode;
+  try {
+    const TuneReport r = tune(t, [](const TuneProgress &) {});
+    row("tuned", fmt::format("{} kernels searched, {} known, in {:.1f} s", r.searched, r.known, r.seconds));
+  } catch (const UserError &e) {
+    if (config.compile.target != "cpu" || e.diagnostics[0].code != ErrorCode::TargetUnavailable)
+      throw;
+    printError("warning: nothing is tuned: {}\n", e.diagnostics[0].message);  // more ranks than CPUs
+  }
 }
 
 }  // namespace
@@ -209,7 +216,7 @@ void addCompileCommand(Command &app) {
   struct Options {
     CompileRequest request;
     std::string target;
-    int64_t nodes = 0, ranksPerNode = 0;  // 0: not given
+    RankOptions ranks;
   };
   auto o = std::make_shared<Options>();
   o->request.cacheDir = defaultCacheDir();
@@ -228,41 +235,17 @@ void addCompileCommand(Command &app) {
       .type("CLUSTER.toml");
   c.option("--dump-dir", o->request.pipeline.dumpDir, "Writes the graph after every pass into this folder").type("DIR");
   c.flag("--time-passes", o->request.pipeline.timePasses, "Prints the time of every pass to stderr");
-  c.option("--nodes", o->nodes, "Machines to train on [1]").within(1, 1 << 20);
-  c.option("--ranks-per-node", o->ranksPerNode,
-           "Processes per machine [1]; nodes x ranks-per-node is parallel.data x parallel.tensor")
-      .within(1, 1 << 20);
+  o->ranks.addTo(c);
   c.run([o] {
     if (!o->target.empty())
       o->request.settings.push_back("compile.target=" + o->target);
-    if (o->nodes || o->ranksPerNode) {
-      const bool gir = isGirFile(o->request.modelFile);
-      const Config c = gir ? Config() : readConfig(o->request.modelFile, o->request.settings);
-      if (o->ranksPerNode > 1 && (gir ? o->target : c.compile.target) == "cuda")
-        cuda::requireGpus(o->ranksPerNode);
-      const int64_t ranks = std::max<int64_t>(1, o->nodes) * std::max<int64_t>(1, o->ranksPerNode);
-      if (ranks % c.parallel.tensor)
-        throw UserError(
-            Diagnostic{ErrorCode::ShapeMismatch,
-                       fmt::format("{} ranks do not divide into groups of tensor = {}", ranks, c.parallel.tensor),
-                       c.where("parallel.tensor"),
-                       "",
-                       {fmt::format("--nodes x --ranks-per-node must be a multiple of {}", c.parallel.tensor)}});
-      if (const SourceLoc at = c.where("parallel.data");
-          at.file == "--set" && c.parallel.data != ranks / c.parallel.tensor)
-        throw UserError(Diagnostic{ErrorCode::Contradiction,
-                                   fmt::format("--nodes x --ranks-per-node are {} ranks, and --set asks for {}", ranks,
-                                               c.parallel.data * c.parallel.tensor),
-                                   at,
-                                   fmt::format("with tensor = {}", c.parallel.tensor),
-                                   {"leave out one of them"}});
-      o->request.settings.push_back(fmt::format("parallel.data={}", ranks / c.parallel.tensor));
-    }
+    o->ranks.set(o->request.modelFile, o->target, o->request.settings);
+    o->request.ranksPerNode = o->ranks.ofMachine();
     tuneFirst(o->request);
     Config config;
     Plan plan;
     CompileReport report = compilePlan(o->request, config, plan);
-    account(config, plan, report, std::max<int64_t>(1, o->nodes));
+    account(config, plan, report, std::max<int64_t>(1, o->ranks.nodes));
     for (const std::string &w : config.warnings)
       printError("warning: {}\n", w);
   });

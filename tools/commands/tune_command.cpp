@@ -6,6 +6,7 @@
 #include "support/words.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/rank_options.h"
 #include "tools/planner/cache_dir.h"
 #include "tools/study/tune.h"
 
@@ -170,6 +171,7 @@ void addTuneCommand(Command &app) {
   Command c = app.command("tune", "Measures schedules and records the fastest for `gptc compile`");
   struct Options {
     TuneRequest request;
+    RankOptions ranks;
     std::string svg;
     bool json = false;
   };
@@ -177,10 +179,13 @@ void addTuneCommand(Command &app) {
   addModel(c, o->request.modelFile, o->request.settings);
   c.option("--seconds", o->request.seconds, "Time for everything but measuring the machine [120]").within(1.0, 1e6);
   c.option("--threads", o->request.threads, "Threads (0: all cores)").within(0, 4096);
+  o->ranks.addTo(c);
   c.flag("--again", o->request.again, "Measures also what is on record");
   c.option("--svg", o->svg, "Draws the kernels under the roofline into this file").type("FILE");
   c.flag("--json", o->json, "Prints JSON instead of a table");
   c.run([o] {
+    o->ranks.set(o->request.modelFile, "", o->request.settings);
+    o->request.ranksPerNode = o->ranks.ofMachine();
     // Measurements are useful only if they can be kept and drawn.
     o->request.cacheDir = neededCacheDir();
     TuningRecords(o->request.cacheDir).keep({});

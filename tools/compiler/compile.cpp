@@ -147,8 +147,18 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   if (report.micro && !report.micro->fits)
     report.available = std::min(report.available, report.micro->room);  // recomputation must stay within it
   const bool tune = config.compile.autotune != "off" && (here || !plan.target.isCuda());
-  report.tuned =
-      runPasses(plan, config, {firstPass, tune ? request.cacheDir : "", tune, report.available, request.pipeline}, gir);
+  const int64_t ranks = Mesh::of(*plan.planned).ranks(), perNode = request.ranksPerNode ? request.ranksPerNode : ranks;
+  std::optional<Target> ofRank;
+  if (!plan.target.isCuda() && perNode > 1)
+    ofRank = hostTarget(request.byRank ? plan.target.threads : 0, unsigned(perNode));
+  report.tuned = runPasses(plan, config,
+                           {.first = firstPass,
+                            .cacheDir = tune ? request.cacheDir : "",
+                            .tuned = tune,
+                            .available = report.available,
+                            .pipeline = request.pipeline,
+                            .measured = ofRank ? &*ofRank : nullptr},
+                           gir);
   GPTC_CHECK(plan.joint, "the default pipeline does not fuse");
   if (std::string problem = gir ? planProblem(*plan.planned) : ""; !problem.empty())
     throw UserError(ErrorCode::GirInvalid, fmt::format("{}: {}", request.modelFile, problem),
@@ -168,7 +178,8 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   return report;
 }
 
-PlanForRanks::PlanForRanks(const Plan &plan, int64_t ranks) {
+PlanForRanks::PlanForRanks(const Plan &plan, int64_t ranks, int64_t ranksPerNode) {
+  request.ranksPerNode = ranksPerNode;
   if (plan.model.empty())
     throw UserError(ErrorCode::RanksUnclear,
                     fmt::format("the plan is for {} ranks and was compiled from a module, which does not say how to "
@@ -234,6 +245,7 @@ void PlanForRanks::write(const std::string &dir, const std::string &cacheDir) co
   CompileRequest r = request;
   r.planDir = dir;
   r.cacheDir = cacheDir;
+  r.byRank = true;
   Config config;
   Plan other;
   other.madeFrom = madeFrom;

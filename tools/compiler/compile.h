@@ -19,6 +19,8 @@ struct CompileRequest {
   std::string planDir;                // "": NAME.plan in the working folder
   std::string cacheDir;               // for compiled kernels; "": none
   std::string clusterFile;            // machines for which "auto" is decided; "": see tools/estimate/auto.h
+  int64_t ranksPerNode = 0;           // ranks that share a machine's CPUs; 0: all of the plan
+  bool byRank = false;                // this process is one of them and has its share of the CPUs
   PipelineOptions pipeline;
   std::optional<RunSettings> run;  // replaces the configuration's
   std::optional<HfFiles> hf;       // replaces those made of the configuration and its tokenizer
@@ -46,11 +48,12 @@ RunSettings runSettings(const Config &config);
 /// global batch stays; the micro-batch shrinks if its share would not be an integer.
 class PlanForRanks {
 public:
-  /// Plans nothing yet. Throws UserError for a plan made from a module, and if batch, model or reduce order do not
-  /// allow this number of ranks.
-  PlanForRanks(const Plan &plan, int64_t ranks);
+  /// Plans nothing yet. `ranksPerNode`: how many of them a machine has; 0: all. Throws UserError for a plan made from a
+  /// module, and if batch, model or reduce order do not allow this number of ranks.
+  PlanForRanks(const Plan &plan, int64_t ranks, int64_t ranksPerNode = 0);
   /// Whether `dir` holds what write() would make, apart from schedules measured since.
   bool isIn(const std::string &dir) const;
+  /// For one of the ranks to call.
   void write(const std::string &dir, const std::string &cacheDir) const;
   /// Its module for sampling and evaluation: for this target and without a memory limit. `tensor`: ranks that share
   /// heads and hidden features, in place of the plan's. Throws the UserErrors of a configuration that cannot be shared

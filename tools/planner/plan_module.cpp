@@ -114,7 +114,7 @@ TunedSchedules::Counts runPasses(Plan &plan, const Config &config, PassRequest r
   std::optional<TuningRecords> records;
   std::optional<TunedSchedules> tuned;
   if (request.tuned) {
-    tuned.emplace(records.emplace(request.cacheDir), plan.target);
+    tuned.emplace(records.emplace(request.cacheDir), request.measured ? *request.measured : plan.target);
     for (PassUse &u : uses)
       u.options.schedules = &*tuned;
   }

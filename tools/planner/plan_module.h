@@ -49,6 +49,8 @@ struct PassRequest {
   /// Workspaces of products that a GPU may run side by side, as far as `available` allows: gradients of weights run
   /// beside those of inputs. More shorten the longest chain of a step by little.
   int64_t workspaces = 2;
+  /// The target whose records count; null: the plan's.
+  const Target *measured = nullptr;
 };
 
 /// Runs the default pipeline on plan.planned for plan.target; plan.joint becomes a copy from before fusion. `gir`: the

@@ -25,8 +25,7 @@ static Plan planOf(std::unique_ptr<Module> planned, const Target &target) {
     throw UserError(
         ErrorCode::NotBuiltYet,
         fmt::format("steps of one rank are measured, and this plan is for {}: more is not built yet", ranks),
-        "--set parallel.data=1 --set parallel.tensor=1 measures one; plans for several ranks, compiled with "
-        "compile.autotune = \"cached\", use what is on record of kernels that are the same there");
+        "--set parallel.data=1 --set parallel.tensor=1 measures one");
   Plan plan;
   plan.planned = std::move(planned);
   plan.target = target;

@@ -10,6 +10,7 @@
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
 #include "ir/facts.h"
+#include "ir/mesh.h"
 #include "runtime/device/arena.h"
 #include "runtime/device/profile.h"
 #include "runtime/tuning/tuned_schedules.h"
@@ -284,6 +285,8 @@ TuneReport tune(const TuneRequest &request, const std::function<void(const TuneP
     return tuneOnGpu(request, config, progress);
   requireCpuTarget(config, "kernels are measured on this machine only",
                    "--set compile.target=cpu, or =cuda for the GPU of this machine");
+  if (Mesh{config.parallel.data, config.parallel.tensor}.ranks() > 1)
+    return tuneRank(request, config, progress);
   return Tuner(request, progress).run();
 }
 

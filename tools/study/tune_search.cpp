@@ -1,9 +1,12 @@
 #include "tools/study/tune_search.h"
 
 #include "codegen/codegen.h"
+#include "runtime/device/profile.h"
 #include "runtime/tuning/tuned_schedules.h"
 #include "runtime/tuning/tuning_log.h"
 #include "support/diagnostics.h"
+
+#include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
 #include <ctime>
@@ -108,6 +111,57 @@ void searchKernel(CandidateBench &bench, std::vector<Schedule> space, const Op &
 TuneProgress progressOf(const TuneReport &report, const TunedKernel &k, int kernels, double secondsLeft) {
   return {report.searched, kernels,    k.place + " " + k.shapes, report.trials + report.knownTrials, report.knownTrials,
           k.raced,         secondsLeft};
+}
+
+TuneReport tuneAlone(const TuneRequest &request, const KernelsAlone &a,
+                     const std::function<void(const TuneProgress &)> &progress) {
+  const GroupsByProblem groups(a.planned, a.target);
+  TunedSchedules tuned(a.records, a.target, &a.pool);
+  TuneReport report;
+  struct Work {
+    const Op *op;
+    TunedKernel kernel;
+    double weight;
+  };
+  std::vector<Work> work;
+  double all = 0;
+  for (const auto &[problem, ops] : groups.ops) {
+    const Op &op = *ops.front();
+    Work w{&op, {}, 0};
+    w.kernel.place = describe(op), w.kernel.shapes = shapesOf(op);
+    w.kernel.instances = int(ops.size()), w.kernel.calls = groups.calls.at(problem);
+    w.kernel.flops = flopsOf(op), w.kernel.bytes = bytesOf(op), w.kernel.operands = operandsOf(op);
+    w.kernel.base = w.kernel.best = defaultSchedule(op, a.target);
+    w.kernel.candidates = scheduleSpace(op, a.target).size();
+    w.weight = std::max(w.kernel.calls, 0.01) * std::max(w.kernel.flops / a.flopsPerByte, w.kernel.bytes);
+    w.kernel.known = !request.again && tuned.isKnown(op);
+    if (w.kernel.known) {
+      ++report.known;
+      report.knownTrials += trialsOnRecord(a.records, problem, fingerprintOf(a.target));
+    }
+    work.push_back(std::move(w));
+    if (work.back().kernel.candidates && !work.back().kernel.known)
+      all += work.back().weight;
+  }
+  llvm::stable_sort(work, [](const Work &x, const Work &y) { return x.weight > y.weight; });
+  const int kernels = int(llvm::count_if(work, [](const Work &w) { return w.kernel.candidates && !w.kernel.known; }));
+  for (Work &w : work) {
+    TunedKernel &k = w.kernel;
+    const bool stopped = request.stop && request.stop->load();
+    if (k.candidates && !k.known && !stopped && a.left() > 0) {
+      const SearchLimits limits = {.seconds = std::max(a.leastSeconds, a.left() * w.weight / all), .cold = a.cold};
+      std::vector<Schedule> space;
+      const std::unique_ptr<CandidateBench> bench = a.bench(*w.op, space);
+      searchKernel(*bench, std::move(space), *w.op, a.target, a.records, limits, request.again, k, report,
+                   [&] { progress(progressOf(report, k, kernels, a.left())); });
+      all -= w.weight;
+      k.ms = k.baseMs * (k.best == k.base ? 1 : k.raced);
+    }
+    report.kernels.push_back(std::move(k));
+  }
+  report.unsearched = kernels - report.searched;
+  report.trials += report.knownTrials;
+  return report;
 }
 
 }  // namespace gptc

@@ -21,8 +21,32 @@ void searchKernel(CandidateBench &bench, std::vector<Schedule> space, const Op &
 
 TuneProgress progressOf(const TuneReport &report, const TunedKernel &k, int kernels, double secondsLeft);
 
-/// Tunes on this machine's GPU: kernels alone, those with most to compute or to move first. Throws
-/// UserError(TargetUnavailable) if there is none.
+/// Kernels that are tuned alone, without steps.
+struct KernelsAlone {
+  const Module &planned;
+  const Target &target;
+  ThreadPool &pool;
+  TuningRecords &records;
+  double flopsPerByte;  // what the device computes while it moves a byte, roughly
+  double leastSeconds;  // of the search of a kernel
+  bool cold;            // as in SearchLimits
+  /// Makes the bench of a kernel, and says what it may choose from.
+  std::function<std::unique_ptr<CandidateBench>(const Op &, std::vector<Schedule> &space)> bench;
+  /// Seconds that are left of the request's time.
+  std::function<double()> left;
+};
+
+/// Searches distinct kernels that have a choice and no race on record, ordered by their lower bound of time: the longer
+/// of computing and moving data. Time is in proportion to that bound. Leaves `note` and `seconds` of the report open.
+TuneReport tuneAlone(const TuneRequest &request, const KernelsAlone &kernels,
+                     const std::function<void(const TuneProgress &)> &progress);
+
+/// Tunes the kernels of one rank of several on this machine's CPUs, each beside the machine's other ranks, which run it
+/// too. Throws UserError(TargetUnavailable) if there are fewer CPUs than ranks.
+TuneReport tuneRank(const TuneRequest &request, const Config &config,
+                    const std::function<void(const TuneProgress &)> &progress);
+
+/// Tunes on this machine's GPU: kernels alone. Throws UserError(TargetUnavailable) if there is none.
 TuneReport tuneOnGpu(const TuneRequest &request, const Config &config,
                      const std::function<void(const TuneProgress &)> &progress);
 
