@@ -415,13 +415,7 @@ ClusterConfig loadCluster(const std::string &file) {
   q.quantity("node.host_memory", c.node.hostMemory, bytesUnit);
   q.quantity("node.host_bandwidth", c.node.hostBandwidth, bandwidth);
   readSoftware(r, c.software, c.network);
-  if (const TomlValue *v = r.get("limits.global_batch_tokens"); v && std::get_if<std::string>(&v->value)) {
-    double batch = 0;
-    q.tokens("limits.global_batch_tokens", batch, 0x1p40);
-    c.limits.globalBatchTokens = int64_t(batch);
-  } else {
-    r.integer("limits.global_batch_tokens", c.limits.globalBatchTokens, 1, int64_t(1) << 40);
-  }
+  r.tokens("limits.global_batch_tokens", c.limits.globalBatchTokens, 1, int64_t(1) << 40);
   r.number("limits.price", c.limits.price, 0, 1e6);
   r.string("limits.currency", c.limits.currency);
   if (c.device.name.empty())

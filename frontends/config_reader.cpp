@@ -71,6 +71,19 @@ void ConfigReader::integerOr(const char *key, int64_t &out, int64_t least, int64
   out = *i;
 }
 
+void ConfigReader::tokens(const char *key, int64_t &out, int64_t least, int64_t most) {
+  const TomlValue *v = get(key);
+  const auto *text = v ? std::get_if<std::string>(&v->value) : nullptr;
+  if (!text)
+    return integer(key, out, least, most);
+  const std::optional<int64_t> n = parseWholeTokens(*text, least, most);
+  if (!n)
+    return complain(key, ErrorCode::WrongType, fmt::format("{} = \"{}\" is no number of tokens", key, *text),
+                    fmt::format("must be whole, {} to {}", least, most),
+                    {"such as \"512K\": K, M, B or T behind a number"});
+  out = *n;
+}
+
 void ConfigReader::number(const char *key, double &out, double least, double most, bool openLeast, bool openMost) {
   const TomlValue *v = get(key);
   if (!v)

@@ -23,6 +23,8 @@ public:
   void integer(const char *key, int64_t &out, int64_t least, int64_t most);
   /// Like integer; the strings in `words` also count as absent.
   void integerOr(const char *key, int64_t &out, int64_t least, int64_t most, std::vector<std::string> words);
+  /// Like integer, also of a text that parseWholeTokens reads.
+  void tokens(const char *key, int64_t &out, int64_t least, int64_t most);
   void number(const char *key, double &out, double least, double most, bool openLeast = false, bool openMost = false);
   void boolean(const char *key, bool &out);
   /// true, false or "auto", as a string.

@@ -85,6 +85,8 @@ struct ByType {
   void operator()(const values::Integer &t) const {
     if (const values::Word *w = wordAt(r, key, t.words))
       as<int64_t>() = int64_t(w->value);
+    else if (t.tokens)
+      r.tokens(key, as<int64_t>(), t.least, t.most);
     else
       r.integerOr(key, as<int64_t>(), t.least, t.most, textsOf(t.words));
   }

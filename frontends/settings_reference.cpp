@@ -126,52 +126,56 @@ json anyOf(json first, const std::vector<values::Word> &words) {
 }
 
 json schemaOf(const ValueType &type) {
-  return std::visit(Overloaded{
-                        [](const values::Integer &t) {
-                          return anyOf({{"type", "integer"}, {"minimum", t.least}, {"maximum", t.most}}, t.words);
-                        },
-                        [](const values::Number &t) {
-                          return anyOf({{"type", "number"},
-                                        {t.least.open ? "exclusiveMinimum" : "minimum", t.least.value},
-                                        {t.most.open ? "exclusiveMaximum" : "maximum", t.most.value}},
-                                       t.words);
-                        },
-                        [](const values::Numbers &t) {
-                          json list = {
-                              {"type", "array"},
-                              {"items", {{"type", "number"}, {"minimum", t.least}, {"exclusiveMaximum", t.most}}},
-                              {"minItems", t.count},
-                              {"maxItems", t.count}};
-                          return t.orNone ? json{{"anyOf", {list, {{"type", "array"}, {"maxItems", 0}}}}} : list;
-                        },
-                        [](const values::Integers &t) {
-                          return json{{"type", "array"},
-                                      {"items", {{"type", "integer"}, {"minimum", t.least}, {"maximum", t.most}}},
-                                      {"uniqueItems", true}};
-                        },
-                        [](const values::Boolean &t) {
-                          return t.orAuto ? json{{"enum", {true, false, "auto"}}} : json{{"type", "boolean"}};
-                        },
-                        [](const values::Choice &t) { return json{{"enum", t.built}}; },
-                        [](const values::Text &t) {
-                          if (t.words.empty() && t.forms.empty())
-                            return json{{"type", "string"}};
-                          json any = json::array({{{"enum", t.words}}});
-                          for (const values::Form &f : t.forms)
-                            any.push_back({{"type", "string"}, {"pattern", f.pattern}});
-                          return json{{"anyOf", any}};
-                        },
-                        [](const values::Path &) { return json{{"type", "string"}, {"minLength", 1}}; },
-                        [](const values::Patterns &t) {
-                          const json one = {{"type", "string"}};
-                          json list = {{"type", "array"}, {"items", one}};
-                          if (!t.orNone)
-                            list["minItems"] = 1;
-                          return json{{"anyOf", {one, list}}};
-                        },
-                        [](const values::Tables &) { return json{{"type", "array"}}; },
-                    },
-                    type);
+  return std::visit(
+      Overloaded{
+          [](const values::Integer &t) {
+            const json number = {{"type", "integer"}, {"minimum", t.least}, {"maximum", t.most}};
+            if (!t.tokens)
+              return anyOf(number, t.words);
+            const json text = {{"type", "string"}, {"pattern", R"(^[0-9.]+([eE]\+?[0-9]+)?[KMBTkmbt]?$)"}};
+            return json{{"anyOf", {number, text}}};
+          },
+          [](const values::Number &t) {
+            return anyOf({{"type", "number"},
+                          {t.least.open ? "exclusiveMinimum" : "minimum", t.least.value},
+                          {t.most.open ? "exclusiveMaximum" : "maximum", t.most.value}},
+                         t.words);
+          },
+          [](const values::Numbers &t) {
+            json list = {{"type", "array"},
+                         {"items", {{"type", "number"}, {"minimum", t.least}, {"exclusiveMaximum", t.most}}},
+                         {"minItems", t.count},
+                         {"maxItems", t.count}};
+            return t.orNone ? json{{"anyOf", {list, {{"type", "array"}, {"maxItems", 0}}}}} : list;
+          },
+          [](const values::Integers &t) {
+            return json{{"type", "array"},
+                        {"items", {{"type", "integer"}, {"minimum", t.least}, {"maximum", t.most}}},
+                        {"uniqueItems", true}};
+          },
+          [](const values::Boolean &t) {
+            return t.orAuto ? json{{"enum", {true, false, "auto"}}} : json{{"type", "boolean"}};
+          },
+          [](const values::Choice &t) { return json{{"enum", t.built}}; },
+          [](const values::Text &t) {
+            if (t.words.empty() && t.forms.empty())
+              return json{{"type", "string"}};
+            json any = json::array({{{"enum", t.words}}});
+            for (const values::Form &f : t.forms)
+              any.push_back({{"type", "string"}, {"pattern", f.pattern}});
+            return json{{"anyOf", any}};
+          },
+          [](const values::Path &) { return json{{"type", "string"}, {"minLength", 1}}; },
+          [](const values::Patterns &t) {
+            const json one = {{"type", "string"}};
+            json list = {{"type", "array"}, {"items", one}};
+            if (!t.orNone)
+              list["minItems"] = 1;
+            return json{{"anyOf", {one, list}}};
+          },
+          [](const values::Tables &) { return json{{"type", "array"}}; },
+      },
+      type);
 }
 
 json jsonOf(const TomlValue &v) {
@@ -279,7 +283,9 @@ std::string typeText(const ValueType &type) {
       Overloaded{
           [](const values::Integer &t) {
             return t.least == t.most ? fmt::format("{}", t.least)
-                                     : orWords(fmt::format("integer, {} to {}", t.least, t.most), t.words);
+                                     : orWords(fmt::format("integer, {} to {}{}", t.least, t.most,
+                                                           t.tokens ? ", or a text such as \"512K\"" : ""),
+                                               t.words);
           },
           [](const values::Number &t) {
             return orWords(fmt::format("number, {} {} and {} {}", t.least.open ? "above" : "at least", t.least.value,

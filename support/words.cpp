@@ -93,6 +93,20 @@ std::optional<double> parseTokens(llvm::StringRef text) {
   return n >= 1 && n <= 1e18 ? std::optional<double>(n) : std::nullopt;
 }
 
+std::optional<int64_t> parseWholeTokens(llvm::StringRef text, int64_t least, int64_t most) {
+  int64_t whole = 0;
+  text = text.trim();
+  if (text.empty() || text.find_first_not_of("0123456789") != llvm::StringRef::npos) {
+    const double n = parseTokens(text).value_or(0.5);
+    whole = std::llround(n);
+    if (std::abs(n - double(whole)) > 1e-9 * n)  // 1.001k is not quite that in binary
+      return std::nullopt;
+  } else if (text.getAsInteger(10, whole)) {
+    return std::nullopt;
+  }
+  return whole >= least && whole <= most ? std::optional(whole) : std::nullopt;
+}
+
 std::string formatBytes(double bytes) {
   const double n = std::abs(bytes);
   return n < 0x1p10        ? fmt::format("{:.0f} B", bytes)

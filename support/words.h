@@ -28,6 +28,8 @@ std::optional<int64_t> parseBytes(llvm::StringRef text);
 /// "100B", "1.5 T", "250m" or "300e9": a number of tokens from 1 to 1e18, with an optional K, M, B or T (thousand,
 /// million, 10^9, 10^12) in either case. nullopt for anything else.
 std::optional<double> parseTokens(llvm::StringRef text);
+/// The same for a whole number from `least` to `most`; digits alone are exact and may be 0.
+std::optional<int64_t> parseWholeTokens(llvm::StringRef text, int64_t least, int64_t most);
 /// "512 B", "28.0 KiB", "-12.5 MiB", "12.0 GiB". KiB from 1 KiB on, MiB from 10 MiB on, GiB from 10 GiB on.
 std::string formatBytes(double bytes);
 

@@ -28,6 +28,7 @@ struct Word {
 struct Integer {
   int64_t least, most;
   std::vector<Word> words;
+  bool tokens = false;  // may also be a text that parseWholeTokens reads: "512K"
 };
 
 struct Bound {

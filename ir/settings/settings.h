@@ -358,7 +358,7 @@ template <typename Table> void trainKeys(Table &key, TrainConfig &t, RunSettings
   using namespace values;
   key("train.steps", run.steps, Integer{1, billion}, "Optimizer steps of the whole run.", InPlan{"steps"});
   // With this limit, the tokens of a run of 10^9 steps fit 63 bits.
-  key("train.global_batch_tokens", t.globalBatchTokens, Integer{1, int64_t(1) << 32},
+  key("train.global_batch_tokens", t.globalBatchTokens, Integer{1, int64_t(1) << 32, {}, true},
       "Tokens of a step: ranks x micro_batch x block_size x a whole number, the passes over which gradients "
       "accumulate.",
       Otherwise{"16384, in whole sequences"});

@@ -333,6 +333,23 @@ TEST(Tokens, TakeSuffixes) {
     EXPECT_FALSE(parseTokens(bad)) << bad;
 }
 
+TEST(Tokens, MayHaveToBeWhole) {
+  const std::pair<const char *, int64_t> good[] = {{"512K", 512'000},
+                                                   {"1.001k", 1001},
+                                                   {"0", 0},
+                                                   {" 7 ", 7},
+                                                   {"4.2m", 4'200'000},
+                                                   {"1e3", 1000},
+                                                   {"9007199254740993", 9'007'199'254'740'993}};  // 2^53 + 1
+  for (const auto &[text, n] : good)
+    EXPECT_EQ(parseWholeTokens(text, 0, int64_t(1) << 60), n) << text;
+  for (const char *bad : {"", "K", "1.5", "1.0005k", "-1", "512G", "99999999999999999999", "1e300", "0x1"})
+    EXPECT_FALSE(parseWholeTokens(bad, 0, int64_t(1) << 60)) << bad;
+  for (const auto &[least, most] : {std::pair(1, 511'999), {512'001, 1'000'000}})
+    EXPECT_FALSE(parseWholeTokens("512K", least, most)) << least;
+  EXPECT_EQ(parseWholeTokens("512K", 512'000, 512'000), 512'000);
+}
+
 TEST(Tokens, OfTheClusterFile) {
   const std::string machines = readSource("examples/clusters/8xh100.toml");
   const std::string row = "[[observation]]\nmodel = \"" + sourceFile("examples/bloom-7b1.toml") +

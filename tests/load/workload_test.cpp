@@ -131,7 +131,10 @@ TEST(LoadWorkload, PromptsOfAFile) {
 TEST(LoadWorkload, NumbersOfTheCommandLine) {
   EXPECT_EQ(parseRange("5", "--x").str(), "5");
   EXPECT_EQ(parseRange("5..7", "--x").str(), "5..7");
-  for (const char *wrong : {"", "0", "-1", "7..5", "5..", "..5", "5...7", "a", "5..6..7", "99999999999", "1.5"})
+  EXPECT_EQ(parseRange("2K", "--x").str(), "2000");
+  EXPECT_EQ(parseRange("1.5k..1M", "--x").str(), "1500..1000000");
+  for (const char *wrong : {"", "0", "-1", "7..5", "5..", "..5", "5...7", "a", "5..6..7", "99999999999", "1.5",
+                            "1.5..2K", "2B", "K", "2K..1K", "5G"})
     EXPECT_EQ(messageFrom([&] { parseRange(wrong, "--x"); }), fmt::format("--x {} is no number of tokens", wrong));
   EXPECT_DOUBLE_EQ(parseRate("0.5"), 0.5);
   EXPECT_TRUE(std::isinf(parseRate("inf")));

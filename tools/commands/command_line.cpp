@@ -41,11 +41,10 @@ Option Option::tokens(int64_t least, int64_t most) {
   const std::string range = fmt::format("{} to {}", least, most);
   o->transform(CLI::Validator(
       [=](std::string &text) {
-        const std::optional<double> n = parseTokens(text);
-        const double whole = std::round(n.value_or(0));  // 1.001k is not quite that in binary
-        if (!n || std::abs(*n - whole) > 1e-9 * whole || whole < double(least) || whole > double(most))
+        const std::optional<int64_t> n = parseWholeTokens(text, least, most);
+        if (!n)
           return fmt::format("{} is not a number of tokens from {}, such as 8k", text, range);
-        text = fmt::format("{:.0f}", whole);
+        text = fmt::format("{}", *n);
         return std::string();
       },
       range));

@@ -28,7 +28,7 @@ public:
   Option type(const std::string &shown);
   /// Accepts a number from `least` to `most`; rejects NaN. T: int, int64_t or double.
   template <typename T> Option within(T least, T most);
-  /// Accepts a whole number of tokens from `least` to `most`, also as parseTokens reads it: "65k", "1e6".
+  /// Accepts a whole number of tokens from `least` to `most`, as parseWholeTokens reads it: "65k", "1e6".
   Option tokens(int64_t least, int64_t most);
   Option oneOf(const std::vector<std::string> &words);
   /// Takes one value each time it is given, and keeps all of them.

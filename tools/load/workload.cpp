@@ -2,6 +2,7 @@
 
 #include "ir/random.h"
 #include "support/diagnostics.h"
+#include "support/words.h"
 #include "tools/load/plain_text.h"
 
 #include "llvm/ADT/StringRef.h"
@@ -34,12 +35,13 @@ Range parseRange(const std::string &text, const char *option) {
   const llvm::StringRef least = t.substr(0, dots), most = dots == llvm::StringRef::npos ? least : t.substr(dots + 2);
   Range r;
   auto isNumber = [](llvm::StringRef word, int64_t &to) {
-    return !word.empty() && word.find_first_not_of("0123456789") == llvm::StringRef::npos &&
-           !word.getAsInteger(10, to) && to >= 1 && to <= int64_t(1) << 30;
+    const std::optional<int64_t> n = parseWholeTokens(word, 1, int64_t(1) << 30);
+    to = n.value_or(0);
+    return n.has_value();
   };
   if (!isNumber(least, r.least) || !isNumber(most, r.most) || r.least > r.most)
     throw UserError(ErrorCode::Usage, fmt::format("{} {} is no number of tokens", option, text),
-                    "write one from 1 to 2^30, or two of them in order with .. between, as 32..128");
+                    "write one from 1 to 2^30, or two of them in order with .. between, as 32..128 or 2K..8K");
   return r;
 }
 

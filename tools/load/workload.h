@@ -17,7 +17,8 @@ struct Range {
   /// "64", or "32..128".
   std::string str() const;
 };
-/// Reads "N" or "A..B" with 1 <= A <= B <= 2^30. Throws UserError(Usage), which names `option`.
+/// Reads "N" or "A..B" with 1 <= A <= B <= 2^30, each as parseWholeTokens does. Throws UserError(Usage), which names
+/// `option`.
 Range parseRange(const std::string &text, const char *option);
 
 /// Requests in a second, for arrivals that do not wait for answers. Infinite: all at once.

@@ -411,7 +411,8 @@ void addSampleOptions(Command sample, SampleCommand &command) {
       .within(-10.0, 10.0)
       .needs(beams);
   sample.option("--n", r.n, withDefault("samples of each prompt", r.n));
-  sample.option("--max-tokens", r.options.maxTokens, withDefault("tokens to generate", r.options.maxTokens));
+  sample.option("--max-tokens", r.options.maxTokens, withDefault("tokens to generate", r.options.maxTokens))
+      .tokens(0, mostNewTokens);
   const Option choice[] = {
       sample.option("--temperature", r.options.temperature,
                     withDefault("0: always the likeliest token", r.options.temperature)),

@@ -342,6 +342,19 @@ TEST_F(ConfigTest, BatchMustBeWholePasses) {
   EXPECT_EQ(load(small, {"train.micro_batch=3"}).train.globalBatchTokens, 48);
 }
 
+TEST_F(ConfigTest, ABatchMayHaveASuffix) {
+  const std::string text = std::string(small) + "[train]\nmicro_batch = 4\nglobal_batch_tokens = ";
+  EXPECT_EQ(load(text + "\"512K\"\n").train.globalBatchTokens, 512'000);
+  EXPECT_EQ(load(text + "128\n", {"train.global_batch_tokens=1.6m"}).train.globalBatchTokens, 1'600'000);
+  for (const char *wrong : {"512G", "1.5", "0", "K", "5B", ""}) {  // 5B is more than 2^32
+    const std::vector<Diagnostic> e =
+        errors(text + "128\n", {std::string("train.global_batch_tokens=\"") + wrong + '"'});
+    ASSERT_EQ(e.size(), 1u) << wrong;
+    EXPECT_EQ(e[0].code, ErrorCode::WrongType) << wrong;
+    EXPECT_EQ(e[0].message, fmt::format("train.global_batch_tokens = \"{}\" is no number of tokens", wrong));
+  }
+}
+
 TEST_F(ConfigTest, ExplicitValuesOfLaterWorkAreErrors) {
   for (const char *setting : {"optimizer.name=lamb", "parallel.compression=onebit"}) {
     std::vector<Diagnostic> e = errors(small, {setting});

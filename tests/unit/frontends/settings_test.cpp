@@ -216,6 +216,10 @@ TEST(Keys, SchemaAndReaderAgree) {
         for (int64_t by : {-1, 0, 1})
           if (by <= 0 || at < std::numeric_limits<int64_t>::max())
             texts.push_back(fmt::format("{}", at + by));
+    if (auto *t = std::get_if<values::Integer>(&s.type); t && t->tokens)
+      for (const char *text : {"512K", "1.5m", "2e3", "4B", "7", "1.5", "K", "512G", "-1K", "512 KB"})
+        if (std::string(text) != "1.5")  // only the compiler can tell that it is not whole
+          texts.push_back(fmt::format("\"{}\"", text));
     if (auto *t = std::get_if<values::Number>(&s.type))
       bound(t->least.value), bound(t->most.value);
     if (auto *t = std::get_if<values::Choice>(&s.type))
