@@ -208,12 +208,18 @@ private:
     v.pad = idOf(part(config, "pad_token"), "pad_token");
     // A model that ends its turns otherwise than its texts has several end tokens.
     std::vector<int64_t> ends;
-    const json &listed = part(generation, "eos_token_id");
-    for (const json &id : listed.is_array() ? listed : listed.is_null() ? json::array() : json::array({listed})) {
+    auto token = [&](const json &id, const char *key) {
       if (!id.is_number_integer() || id < 0 || id >= int64_t(v.tokens.size()))
-        bad("eos_token_id of the generation_config.json beside it is no token");
-      ends.push_back(id);
-    }
+        bad(fmt::format("{} of the generation_config.json beside it is no token", key));
+      return id.get<int64_t>();
+    };
+    const json &listed = part(generation, "eos_token_id");
+    for (const json &id : listed.is_array() ? listed : listed.is_null() ? json::array() : json::array({listed}))
+      ends.push_back(token(id, "eos_token_id"));
+    if (const json &id = part(generation, "bos_token_id"); v.bos < 0 && !id.is_null())
+      v.bos = token(id, "bos_token_id");
+    if (const json &id = part(generation, "pad_token_id"); v.pad < 0 && !id.is_null())
+      v.pad = token(id, "pad_token_id");
     if (!ends.empty() && (v.eos < 0 || !llvm::is_contained(ends, v.eos)))
       v.eos = ends[0];
     for (const int64_t id : ends)

@@ -491,6 +491,13 @@ TEST_F(GgufModel, SpecialTokensComeFromTheFilesBesideATokenizer) {
 
   EXPECT_EQ(problems([&] { vocabularyIn(file, 302); }),
             Texts{fmt::format("206 {}: token 302 is beyond the model's vocabulary of 302", file)});
+  write("generation_config.json", R"({"bos_token_id": 299, "pad_token_id": 302})");
+  EXPECT_EQ(vocabularyIn(file, 303).bos, 300) << "the tokenizer's own comes first";
+  EXPECT_EQ(vocabularyIn(file, 303).pad, 302);
+  write("tokenizer_config.json", R"({"eos_token": "<|end|>"})");
+  EXPECT_EQ(vocabularyIn(file, 303).bos, 299);
+  write("generation_config.json", R"({"pad_token_id": 2.5})");
+  EXPECT_EQ(problems([&] { vocabularyIn(file, 303); }).size(), 1u);
   write("generation_config.json", R"({"eos_token_id": 303})");
   EXPECT_EQ(problems([&] { vocabularyIn(file, 303); }).size(), 1u);
   write("generation_config.json", "[");
