@@ -29,12 +29,15 @@ HfTokens readHfTokens(const std::string &folder, int64_t vocabSize) {
       const bool isList = mayBeSeveral && said.is_array();
       std::vector<int64_t> ids;
       for (const json &id : isList ? said : said.is_null() ? json::array() : json::array({said})) {
-        if (!id.is_number_unsigned() || id.get<uint64_t>() >= uint64_t(vocabSize))
+        if (id == -1 && said == -1 && llvm::StringRef(key) == "pad_token_id")
+          continue;  // Llama's first configurations
+        if (!id.is_number_unsigned())
           throw UserError(
               ErrorCode::DataInvalid,
               fmt::format("{}: {} is {}, and the model's tokens are 0 to {}", file, key, shown(said), vocabSize - 1),
               "correct the key, or write null for none");
-        if (!llvm::is_contained(ids, id.get<int64_t>()))
+        // transformers writes its defaults, as 50256, for smaller vocabularies too: no text has that token.
+        if (id.get<uint64_t>() < uint64_t(vocabSize) && !llvm::is_contained(ids, id.get<int64_t>()))
           ids.push_back(id.get<int64_t>());
       }
       return ids;
