@@ -311,10 +311,6 @@ void checkLogicalTensor(Reading &in) {
   const char *key = "parallel.logical_tensor";
   if (parts == 1 || !r.good(key) || !r.good("parallel.tensor"))
     return;
-  if (in.purpose == ConfigPurpose::forecast) {  // of any number of ranks
-    p.logicalTensor = 1;
-    return;
-  }
   if (!isPowerOfTwo(parts) || parts % p.tensor) {
     int64_t works = 1;
     while (works < p.tensor)

@@ -471,8 +471,7 @@ template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {
       open);
   key("parallel.logical_tensor", p.logicalTensor, Integer{1, 1 << 10},
       "Parts in which sums over heads and hidden features are added, in one binary tree, whoever computes them: a "
-      "power of two, and a multiple of `tensor`. More than 1: on CPUs `tensor` changes no bit. Forecasts leave it "
-      "out.");
+      "power of two, and a multiple of `tensor`. More than 1: on CPUs `tensor` changes no bit.");
   key("parallel.reduce_order", p.reduceOrder, Choice{allWords<ReduceOrder>()},
       "Order in which ranks add gradients: tree gives the same bits with any number of ranks, fast leaves it to the "
       "engine.");

@@ -225,27 +225,6 @@ TEST(NeverSeen, ModelsOfRowsCount) {
   EXPECT_FALSE(tried.tensor || tried.offload);
 }
 
-// Forecasts are of one part, with and without a plan.
-TEST(Certainty, WhatAStepLeavesOutIsSaid) {
-  using Notes = std::vector<std::string>;
-  const ClusterConfig c = jeanZay();
-  Estimate e;
-  auto with = [&](const char *setting) {
-    std::vector<std::string> settings = sixteen;
-    settings.push_back(setting);
-    return bloom(c, 16, settings);
-  };
-  EXPECT_EQ(leftOutNotesOf(bloom(c, 16, sixteen), e), Notes());
-  EXPECT_EQ(leftOutNotesOf(with("parallel.logical_tensor=1"), e), Notes());
-  const Config config = with("parallel.logical_tensor=8");
-  EXPECT_EQ(config.parallel.logicalTensor, 1) << "or else forecasts hold the sums";
-  const Notes notes = leftOutNotesOf(config, e);
-  ASSERT_EQ(notes.size(), 1u);
-  EXPECT_NE(notes[0].find("leaves out the sums of parallel.logical_tensor = 8"), std::string::npos) << notes[0];
-  e.outOfMemory = true;
-  EXPECT_EQ(leftOutNotesOf(config, e), Notes()) << "it does not run";
-}
-
 int count(const std::string &text, const std::string &what) {
   int n = 0;
   for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size())

@@ -95,7 +95,9 @@ TEST_F(PlannedForecast, MemoryIsTheArenaToTheByte) {
                         {{"parallel.zero_stage=2", "precision.compute=bf16"}, 2},
                         {{"parallel.zero_stage=3", "compile.remat=full"}, 2},
                         {{"parallel.logical_shards=4"}, 2},
-                        {{"parallel.tensor=2"}, 4}};
+                        {{"parallel.tensor=2"}, 4},
+                        {{"parallel.logical_tensor=4"}, 1},
+                        {{"parallel.logical_tensor=4", "parallel.tensor=2"}, 4}};
   for (const Case &c : cases) {
     Plan plan;
     const CompileReport report = compiled(c.settings, c.ranks, plan);
@@ -163,6 +165,47 @@ TEST_F(PlannedForecast, CollectivesAreThoseOfThePlan) {
   EXPECT_GT(forecastOf({"parallel.tensor=2"}, 2, c).exchange, 0);
   c.node.bandwidth /= 2;
   EXPECT_NEAR(forecastOf({"parallel.zero_stage=1"}, 2, c).gather, 2 * one.gather, 1e-9 * one.gather);
+}
+
+// A rank adds up its logical parts, and does for all tokens what stands between blocks. The formula counts that as the
+// plan does.
+TEST_F(PlannedForecast, LogicalPartsCostWhatThePlanSays) {
+  const ClusterConfig c = cluster();
+  struct Both {
+    Estimate formula, plan;
+  };
+  for (int64_t tensor : {1, 2, 4}) {
+    auto with = [&](int64_t parts) {
+      const std::vector<std::string> settings = {"compile.remat=none", fmt::format("parallel.tensor={}", tensor),
+                                                 fmt::format("parallel.logical_tensor={}", parts)};
+      Forecaster f(readForForecast(file(), settings, tensor, c), c);
+      EXPECT_EQ(f.config().parallel.logicalTensor, parts);
+      const Strategy s = f.strategyFor(tensor);
+      return Both{f.estimate(s), f.forecast(s)};
+    };
+    const Both whole = with(1), parts = with(4);
+    ASSERT_EQ(parts.formula.problem + parts.plan.problem, "") << tensor;
+    EXPECT_GT(parts.plan.compute, 1.01 * whole.plan.compute) << tensor;
+    EXPECT_GT(parts.formula.compute, 1.01 * whole.formula.compute) << tensor;
+    const double slowed = parts.formula.compute / whole.formula.compute,
+                 planned = parts.plan.compute / whole.plan.compute;
+    EXPECT_NEAR(slowed / planned, 1, 0.15) << tensor << ": " << slowed << " by formula, " << planned << " by plan";
+    EXPECT_GT(parts.formula.flops, whole.formula.flops) << tensor;
+    if (tensor > 1) {
+      EXPECT_GT(parts.formula.activations, 1.1 * whole.formula.activations) << tensor;
+    }
+  }
+}
+
+TEST_F(PlannedForecast, LogicalPartsAreThoseThatCompile) {
+  const ClusterConfig c = cluster();
+  for (const char *wrong : {"parallel.logical_tensor=3", "parallel.logical_tensor=8"})  // no tree; 4 heads
+    EXPECT_THROW(readForForecast(file(), {wrong}, 1, c), UserError) << wrong;
+  Forecaster f(readForForecast(file(), {"parallel.logical_tensor=2"}, 4, c), c);
+  Strategy s = f.strategyFor(4);
+  EXPECT_EQ(f.estimate(s).problem, "");
+  s.tensor = 4;
+  EXPECT_EQ(f.estimate(s).problem, "tensor = 4 does not divide 2 logical parts");
 }
 
 TEST_F(PlannedForecast, WhatNoPlanCanBeIsSaid) {

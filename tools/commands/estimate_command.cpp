@@ -224,9 +224,8 @@ void runEstimate(const EstimateOptions &o) {
       fmt::print(
           "\n`--search` also tries micro-batches, accumulation, tensor parallelism, checkpointing and offload\n");
     const Estimate best = shownBest(all);
-    for (const auto &notes :
-         {notesOf(all, best, tokens, cluster), leftOutNotesOf(*config, best), notesOf(loss, all, best),
-          memoryNotesOf(all, cluster), networkAdvice(all, cluster, tokens)})
+    for (const auto &notes : {notesOf(all, best, tokens, cluster), notesOf(loss, all, best),
+                              memoryNotesOf(all, cluster), networkAdvice(all, cluster, tokens)})
       for (const std::string &note : notes)
         fmt::print("\n{}\n", note);
   }

@@ -170,17 +170,6 @@ std::vector<std::string> notesOf(const std::vector<Estimate> &all, const Estimat
   return notes;
 }
 
-std::vector<std::string> leftOutNotesOf(const Config &config, const Estimate &best) {
-  // For a forecast the key is read as 1, and its plans have no such sums either: what was written counts.
-  const auto it = config.written.find("parallel.logical_tensor");
-  const auto *parts = it == config.written.end() ? nullptr : std::get_if<int64_t>(&it->second.value);
-  if (!parts || *parts <= 1 || !best.fits())
-    return {};
-  return {fmt::format("s/step leaves out the sums of parallel.logical_tensor = {}: products in {} parts, each written "
-                      "and added",
-                      *parts, *parts)};
-}
-
 std::vector<std::string> memoryNotesOf(const std::vector<Estimate> &all, const ClusterConfig &c) {
   std::vector<std::string> notes;
   for (const Estimate &e : all)

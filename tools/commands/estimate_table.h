@@ -19,9 +19,6 @@ std::string tableOf(const std::vector<Estimate> &all, const RunTokens &tokens, c
 std::vector<std::string> notesOf(const std::vector<Estimate> &all, const Estimate &best, const RunTokens &tokens,
                                  const ClusterConfig &c);
 
-/// What of the model's settings the time of a step of `best` leaves out, if that fits.
-std::vector<std::string> leftOutNotesOf(const Config &config, const Estimate &best);
-
 /// Of what the memory consists that does not suffice: a line for each forecast.
 std::vector<std::string> memoryNotesOf(const std::vector<Estimate> &all, const ClusterConfig &c);
 

@@ -25,7 +25,7 @@ namespace {
 /// Bytes that the functions of a plan for GPUs have behind its states, from below: the peaks that any plan has. What it
 /// keeps beside them (operands of products that wait, parameters gathered early) only the plan itself says, so that
 /// what does not fit by this does not fit; tests/estimate/memory_test.cpp compares. `parameters` are this rank's.
-double regionOnGpu(const Config &c, const Strategy &s, const Workload &w, double parameters) {
+double regionOnGpu(const Config &c, const Strategy &s, const Workload &w, double live, double parameters) {
   const ModelConfig &m = c.model;
   const double D = double(s.data()), t = double(s.tensor), undivided = w.undivided(s.data());
   const double width = c.precision.compute == "fp32" || c.precision.compute == "tf32" ? 4 : 2;
@@ -39,7 +39,7 @@ double regionOnGpu(const Config &c, const Strategy &s, const Workload &w, double
   // The sum of the embedding's gradient: along "tensor" first, as it is whole on each of those ranks.
   const double sum = t > 1 ? E * (1 + met(t)) : (m.tieEmbeddings ? E : 0) + (tree && !alone ? E : 0);
 
-  double work = (s.remat ? w.checkpointed : w.activations) / t;
+  double work = live;
   if (s.accumulate == 1)
     work += E;
   else if (s.zeroStage == 3)  // gathered
@@ -71,6 +71,9 @@ std::optional<Refusal> refusalOfSizes(const Config &base, const Strategy &s) {
     return Refusal{fmt::format("tensor = {} does not divide {} heads, {} heads of keys and {} hidden features",
                                s.tensor, m.nHead, m.nKvHead, m.ffnDim),
                    fmt::format("{} does", std::gcd(std::gcd(m.nHead, m.nKvHead), std::gcd(m.ffnDim, s.tensor)))};
+  if (base.parallel.logicalTensor > 1 && base.parallel.logicalTensor % s.tensor)
+    return Refusal{fmt::format("tensor = {} does not divide {} logical parts", s.tensor, base.parallel.logicalTensor),
+                   fmt::format("{} does", std::gcd(base.parallel.logicalTensor, s.tensor))};
   if (s.tensor > 1 && m.qkNorm == QkNorm::whole)
     return Refusal{fmt::format("tensor = {} with qk_norm = \"whole\" is not built yet", s.tensor), "tensor = 1 does"};
   if (m.nLayer % s.pipeline)
@@ -106,10 +109,12 @@ std::optional<Refusal> refusalOf(const Config &base, const ClusterConfig &machin
 /// The steps of an estimate, in the order in which they are to be called.
 class StepEstimate {
 public:
-  /// `times`: of the plan's code, instead of the formula's; null without.
+  /// `inParts`: of a rank of s.tensor that share layers in logical parts; null without such parts. `times`: of the
+  /// plan's code, instead of the formula's; null without.
   StepEstimate(const Config &config, const ClusterConfig &machines, int64_t sharers, const Workload &workload,
-               const CodeTimes *times, Estimate &e)
-      : config(config), machines(machines), sharers(sharers), w(workload), times(times), s(e.strategy), e(e) {}
+               const Workload *inParts, const CodeTimes *times, Estimate &e)
+      : config(config), machines(machines), sharers(sharers), w(workload), inParts(inParts), times(times),
+        s(e.strategy), e(e) {}
 
   void computation();
   void collectives();
@@ -126,6 +131,7 @@ private:
   const ClusterConfig &machines;
   const int64_t sharers;  // ranks of one device
   const Workload &w;
+  const Workload *inParts;
   const CodeTimes *times;
   const Strategy &s;
   Estimate &e;
@@ -136,6 +142,10 @@ private:
   const bool ours = software.isGptc();
   const double ranks = double(s.data()), tensor = double(s.tensor), stages = double(s.pipeline);
   const double passes = double(s.accumulate), layers = double(m.nLayer);
+  // What a rank of `tensor` does in a pass is an equal share of it all. With logical parts it is measured: it does what
+  // stands between blocks for all tokens, and adds up its parts.
+  const Workload &pass = inParts ? *inParts : w;
+  const double split = inParts ? 1 : tensor;
 
   // Bytes of an element: as computed with, and of a gradient.
   const double width = config.precision.compute == "fp32" || config.precision.compute == "tf32" ? 4 : 2;
@@ -168,11 +178,11 @@ private:
 void StepEstimate::computation() {
   const double slow = software.slowdown.known ? double(software.slowdown) : 1;
   const double peak = device.peak(config.precision.compute);
-  const double whole = ours ? w.seconds * double(sharers) : w.flops / peak;
-  const double forward = ours ? w.forwardSeconds * double(sharers) : w.forwardFlops / peak;
+  const double whole = ours ? pass.seconds * double(sharers) : w.flops / peak;
+  const double forward = ours ? pass.forwardSeconds * double(sharers) : w.forwardFlops / peak;
   // Stages of a pipeline are balanced at best, and none is shorter than what stands outside the layers.
-  const double perPass = std::max(whole / stages, stages > 1 ? whole - 3 * forward : 0) / tensor;
-  const double again = s.remat ? forward / (tensor * stages) : 0;
+  const double perPass = std::max(whole / stages, stages > 1 ? whole - 3 * forward : 0) / split;
+  const double again = s.remat ? forward / (split * stages) : 0;
   e.compute = passes * perPass * slow;
   e.recompute = passes * again * slow;
   if (times) {
@@ -303,7 +313,8 @@ void StepEstimate::memoryOfPasses() {
     e.inFlight = 2 * width * std::max(ofLayers / (layers / stages), ours ? 0.0 : embedding / tensor);
   // The first stage of a pipeline keeps activations of as many passes as there are stages.
   const double underWay = s.pipeline > 1 ? std::min(stages, passes) : 1;
-  e.activations = (s.remat ? w.checkpointed : w.activations) / (tensor * stages) * underWay;
+  const double live = (s.remat ? pass.checkpointed : pass.activations) / split;
+  e.activations = live / stages * underWay;
   if (ours && !machines.device.isCpu) {
     // gptc holds nothing but what the plan's functions do (regionOnGpu); those of one pass a step have gradients there.
     // Behind them lie keys and values of samples.
@@ -312,11 +323,11 @@ void StepEstimate::memoryOfPasses() {
     e.inFlight = 0;
     const double cached =
         m.causal ? 2 * width * layers / stages * double(m.blockSize) * m.headSize() * m.nKvHead / tensor : 0;
-    e.activations = regionOnGpu(config, s, w, parameters) + cached;
+    e.activations = regionOnGpu(config, s, w, live, parameters) + cached;
   }
   e.reserved = software.context + software.fragmentation * e.activations;
-  for (const auto &[name, bytes] : s.remat ? w.checkpointedBuffers : w.buffers)
-    e.buffers[name] += bytes / (tensor * stages) * underWay;
+  for (const auto &[name, bytes] : s.remat ? pass.checkpointedBuffers : pass.buffers)
+    e.buffers[name] += bytes / (split * stages) * underWay;
 }
 
 }  // namespace
@@ -337,7 +348,9 @@ Estimate Forecaster::estimate(const Strategy &s, const CodeTimes *times) {
   e.predictedOnly = s.pipeline > 1 || (machines.software.isGptc() && notOurs);
 
   const Workload &w = workload(s.microBatch);
-  StepEstimate step(base, machines, perNode(s), w, times, e);
+  const bool parts = machines.software.isGptc() && base.parallel.logicalTensor > 1;
+  const Workload *inParts = parts ? &workload(s.microBatch, s.tensor) : nullptr;
+  StepEstimate step(base, machines, perNode(s), w, inParts, times, e);
   step.computation();
   step.collectives();
   step.exchanges();
@@ -350,7 +363,9 @@ Estimate Forecaster::estimate(const Strategy &s, const CodeTimes *times) {
   e.tokensPerStep = double(s.microBatch) * double(base.model.blockSize) * double(s.data()) * double(s.accumulate);
   e.tokensPerSecond = e.tokensPerStep / e.step;
   const double peak = flopsOf(s);
-  e.flops = (w.flops + (s.remat ? w.forwardFlops : 0)) / double(w.rows) * e.tokensPerStep;
+  const Workload &pass = inParts ? *inParts : w;
+  e.flops = (pass.flops + (s.remat ? pass.forwardFlops : 0)) * double(inParts ? s.tensor : 1) / double(w.rows) *
+            e.tokensPerStep;
   e.mfu = flopsPerToken * e.tokensPerSecond / peak;
   e.hfu = std::max(e.mfu, e.flops / e.step / peak);
 

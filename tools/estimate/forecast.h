@@ -133,8 +133,9 @@ private:
   Config base;
   ClusterConfig machines;
   double flopsPerToken = 0;
-  std::map<int64_t, Workload> workloads;  // by micro-batch
-  const Workload &workload(int64_t microBatch);
+  std::map<std::pair<int64_t, int64_t>, Workload> workloads;  // by micro-batch, and by ranks of logical parts or 0
+  /// Of one rank that does all; of one of `tensor` ranks if they share layers in logical parts.
+  const Workload &workload(int64_t microBatch, int64_t tensor = 0);
   std::map<std::string, PlannedStep> plans;  // on CPUs, by strategy
   std::shared_ptr<Plans> onGpus;
   const GpuSheet *sheet = nullptr;          // of the GPU, for times by code

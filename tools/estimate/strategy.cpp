@@ -129,12 +129,14 @@ Strategy Forecaster::strategyFor(int64_t gpus, int64_t pipeline) const {
   return s;
 }
 
-const Workload &Forecaster::workload(int64_t microBatch) {
-  auto it = workloads.find(microBatch);
+const Workload &Forecaster::workload(int64_t microBatch, int64_t tensor) {
+  const auto key = std::pair(microBatch, tensor);
+  auto it = workloads.find(key);
   if (it == workloads.end()) {
     Config c = base;
     c.train.microBatch = microBatch;
-    it = workloads.emplace(microBatch, workloadOf(c, machines)).first;
+    const InParts shared = tensor ? InParts{tensor, base.parallel.logicalTensor} : InParts();
+    it = workloads.emplace(key, workloadOf(c, machines, 2, shared)).first;
   }
   return it->second;
 }

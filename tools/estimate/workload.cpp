@@ -160,12 +160,14 @@ struct Measured {
 
 class Measurement {
 public:
-  Measurement(const Config &config, const ClusterConfig &cluster, int64_t layers)
+  Measurement(const Config &config, const ClusterConfig &cluster, int64_t layers, InParts shared = {})
       : software(cluster.software), target(cluster.device.isCpu ? Target() : targetOnGpus(config)) {
     c = config;
     c.model.nLayer = layers;
     // One rank with accumulated gradients, so that forward and backward form a function of their own.
     c.parallel = ParallelConfig();
+    c.parallel.tensor = shared.tensor;
+    c.parallel.logicalTensor = shared.parts;
     c.train.accumulate = 2;
     c.train.globalBatchTokens = 2 * c.train.microBatch * c.model.blockSize;
     if (c.optimizer.name == "lamb")
@@ -179,7 +181,7 @@ public:
     Measured out;
     Workload &w = out.w;
     const Function &micro = *m->function("accumulate");
-    const KernelCost cost = costOf(micro, rates), eval = costOf(*m->function("eval"), rates);
+    const KernelCost cost = costOfKernels(micro), eval = costOfKernels(*m->function("eval"));
     w.flops = cost.flops;
     w.seconds = cost.seconds;
     out.evalFlops = eval.flops;
@@ -214,7 +216,9 @@ public:
     std::string passes = "canonicalize,cse,dce";
     if (software.paddedVocab)
       passes += ",pad-vocab";
-    passes += ",autodiff,optimizer,canonicalize,cse,dce,precision,fp8";
+    const bool inParts = c.parallel.logicalTensor > 1;
+    passes += fmt::format("{},autodiff,optimizer,canonicalize,cse,dce,precision,fp8{}", inParts ? ",shard-tensor" : "",
+                          inParts ? ",logical-tensor" : "");
     if (software.fusedKernels)
       passes += fmt::format(",recompute-cheap,fuse,order,remat{{budget=\"{}\"}},settle-writes,plan-memory", remat);
     PipelineOptions options;
@@ -225,6 +229,14 @@ public:
   }
 
 private:
+  KernelCost costOfKernels(const Function &f) const {
+    KernelCost sum;
+    for (const Op &op : f.body)
+      if (classOf(op) != KernelClass::communication)
+        sum += costOf(op, rates);
+    return sum;
+  }
+
   const SoftwareSpec &software;
   const Target target;  // the results here do not depend on the CPU
   Config c;
@@ -277,7 +289,7 @@ Buffers lineThrough(const Buffers &less, const Buffers &deeper, double more) {
   return out;
 }
 
-Workload workloadOf(const Config &config, const ClusterConfig &cluster, int64_t shallow) {
+Workload workloadOf(const Config &config, const ClusterConfig &cluster, int64_t shallow, InParts shared) {
   const int64_t layers = config.model.nLayer;
   shallow = std::min(shallow, layers);
   const double width = config.precision.compute == "fp32" || config.precision.compute == "tf32" ? 4 : 2;
@@ -296,8 +308,8 @@ Workload workloadOf(const Config &config, const ClusterConfig &cluster, int64_t 
     }
     return w;
   };
-  const Measured less = Measurement(config, cluster, shallow).run(),
-                 deeper = Measurement(config, cluster, shallow + 1).run();
+  const Measured less = Measurement(config, cluster, shallow, shared).run(),
+                 deeper = Measurement(config, cluster, shallow + 1, shared).run();
   const double more = double(layers - shallow);
   auto line = [&](double a, double b) { return a + more * (b - a); };
   Workload w;

@@ -61,8 +61,14 @@ double parameterCount(const Config &config);
 /// Bytes of activations and temporaries at each op of a forward and backward pass, in order, at full depth.
 std::vector<double> memoryCurve(const Config &config, const ClusterConfig &cluster, bool remat);
 
+/// Ranks that share layers in `parts` logical parts (parallel.logical_tensor).
+struct InParts {
+  int64_t tensor = 1, parts = 1;
+};
+
 /// The workload of `config`'s model, micro-batch, precision and optimizer, extrapolated from graphs of `shallow` layers
-/// and one more. Throws what buildModel throws.
-Workload workloadOf(const Config &config, const ClusterConfig &cluster, int64_t shallow = 2);
+/// and one more: without `shared` as of one rank, whatever parallel.tensor is, else that of one of those ranks, without
+/// its collectives. Throws what buildModel throws.
+Workload workloadOf(const Config &config, const ClusterConfig &cluster, int64_t shallow = 2, InParts shared = {});
 
 }  // namespace gptc
