@@ -219,7 +219,6 @@ World fromSlurm(const Environment &env) {
   // The step's number of tasks may differ from the job's.
   const char *sizeName = r.text("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   w.size = r.need(sizeName, 1, kMostRanks);
-  w.restarts = r.get("SLURM_RESTART_COUNT", 0, kMostRanks, 0);
   w.localRank = r.need("SLURM_LOCALID", 0, kMostRanks - 1);
   const char *listName = r.text("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
   const std::string list = r.needText(listName);
@@ -316,6 +315,8 @@ World World::find(const Environment &env) {
   if (says(env, "GPTC_RANK") || says(env, "GPTC_WORLD"))
     return fromLauncher(env);
   World w = placeOf(env);
+  // Slurm counts how often it has started a job again, whatever launches ranks in the job.
+  w.restarts += Reader(env, Source::slurm).get("SLURM_RESTART_COUNT", 0, kMostRanks, 0);
   Reader r(env, w.source);
   r.remedy = "GPTC_RESTARTS counts how often the run has been started again: set it so, or remove it";
   w.restarts += r.get("GPTC_RESTARTS", 0, kMostRanks, 0);

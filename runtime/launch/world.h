@@ -41,7 +41,8 @@ struct World {
   /// Resume from no checkpoint after this step; -1: from the newest. The launcher sets it if a restart did not get
   /// beyond its checkpoint.
   int64_t resumeAtMost = -1;
-  /// How often the launcher has restarted this run; gptrun's own does not count what came before the first step of all.
+  /// How often the launcher has restarted this run, and Slurm its job; gptrun's own launcher does not count what came
+  /// before the first step of all.
   /// With --resume never, only the first start begins anew.
   int restarts = 0;
   /// Descriptor of what our launcher passes to rank 0 in place of a file that only the launcher can read; -1: nothing.

@@ -134,6 +134,12 @@ TEST(World, OfEachLauncher) {
   EXPECT_EQ(find(with(torchrun, {{"TORCHELASTIC_RESTART_COUNT", "2"}})).restarts, 2);
   EXPECT_EQ(find(with(slurm, {{"SLURM_RESTART_COUNT", "1"}, {"GPTC_RESTARTS", "2"}})).restarts, 3);
   EXPECT_EQ(find(with(openMpi, {{"GPTC_RESTARTS", "1"}})).restarts, 1);
+  // A job of Slurm that was started again, whatever launches ranks in it.
+  const Variables again = {{"SLURM_RESTART_COUNT", "2"}};
+  EXPECT_EQ(find(with(openMpi, again)).restarts, 2);
+  EXPECT_EQ(find(with(with(torchrun, again), {{"TORCHELASTIC_RESTART_COUNT", "1"}})).restarts, 3);
+  EXPECT_EQ(find(again).restarts, 2) << "gptrun, which passes it on to its ranks";
+  EXPECT_EQ(find(with(with(launcher, again), {{"GPTC_RESTARTS", "2"}})).restarts, 2) << "it is among them";
   EXPECT_EQ(find({{"GPTC_RESTARTS", "1"}}).restarts, 1);
   EXPECT_TRUE(find({{"GPTC_RESTARTS", "1"}}).alone());
 
@@ -243,6 +249,7 @@ TEST(World, ComplainsOfWhatDoesNotFit) {
       {with(slurm, {{"SLURM_STEP_NODELIST", "n[1-2]"}}), "are 3 machines, but"},
       {with(slurm, {{"SLURM_NODEID", "1"}}), "is on machine 2, but SLURM_NODEID=1"},
       {with(slurm, {{"SLURM_LOCALID", "0"}}), "must count machine by machine"},
+      {with(openMpi, {{"SLURM_RESTART_COUNT", "x"}}), "SLURM_RESTART_COUNT=x is no number"},
   };
   for (auto &[variables, expected] : cases)
     EXPECT_NE(complaint(variables).find(expected), std::string::npos) << expected << ": " << complaint(variables);
