@@ -214,6 +214,7 @@ TEST_F(TuneTest, ARankIsTunedBesideTheOthersOfItsMachine) {
   EXPECT_EQ(note.rfind("each kernel ran while 1 other rank of this machine ran it too", 0), 0u) << note;
   EXPECT_NE(note.find("steps of several ranks are not compared"), std::string::npos) << note;
   EXPECT_EQ(r["kept"], nullptr);
+  EXPECT_GT(r["peak_fp32"].get<double>(), 1e9);
   recordAWinner();
   for (const gptc::TuningRecord &record : gptc::TuningRecords(w.path("tuning-cache"), true).all())
     EXPECT_NE(record.machine.find(" 2 ranks of "), std::string::npos) << record.machine;
@@ -232,6 +233,9 @@ TEST_F(TuneTest, ARankIsTunedBesideTheOthersOfItsMachine) {
   off.insert(off.end(), {"--set", "compile.autotune=off"});
   compiled("default", off);
   EXPECT_NE(readFile(w.path("default/schedules.json")), readFile(w.path("tuned/schedules.json")));
+  std::vector<std::string> search = two;
+  search.insert(search.end(), {"--set", "compile.autotune=search", "--set", "compile.autotune_budget_s=1"});
+  EXPECT_NE(compiled("searched", search).find("kernels searched"), std::string::npos);
   for (const char *plan : {"default", "tuned"}) {
     const Result ran = w.gptrun({w.path(plan), "--steps", "2", "--out-dir", w.path(std::string(plan) + ".out")});
     ASSERT_EQ(ran.code, 0) << ran.output;
@@ -257,7 +261,13 @@ TEST_F(TuneTest, RanksWithoutCpusOfTheirOwnAreNotTuned) {
     }
     t.ranksPerNode = 1;  // on two machines
     const gptc::TuneReport r = gptc::tune(t, [](const gptc::TuneProgress &) {});
-    EXPECT_GE(r.searched, 1);
+    EXPECT_GE(r.searched + r.unsearched, 1);
+    // A plan needs no measurements. The program inherits the CPU.
+    const Result c = gptc({"compile", w.modelFile(), "-o", w.path("p"), "--set", "parallel.data=2", "--set",
+                           "train.micro_batch=1", "--set", "compile.autotune=search"});
+    EXPECT_EQ(c.code, 0) << c.output;
+    EXPECT_NE(c.output.find("warning: nothing is tuned: 2 ranks of a machine are measured together"), std::string::npos)
+        << c.output;
     EXPECT_EQ(gptc::usableCpus(), std::vector<int>{cpus.back()});
   })
       .join();

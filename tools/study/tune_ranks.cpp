@@ -1,6 +1,7 @@
 // 1. Compile the model for its ranks, as `gptc compile` does, with default schedules.
 // 2. Bind this thread to the CPUs of the machine's rank 0, and threads to those of each other rank.
-// 3. Search kernels with rank 0's threads. Whenever one is timed, all ranks run it at the same time, each in memory of
+// 3. Measure what rank 0's threads could do alone, for shares of it.
+// 4. Search kernels with rank 0's threads. Whenever one is timed, all ranks run it at the same time, each in memory of
 //    its own. Collectives have no sizes to choose. Steps are not compared: those of several ranks need all of them.
 #include "codegen/tuner/group_bench.h"
 #include "frontends/toml_config.h"
@@ -20,6 +21,8 @@
 namespace gptc {
 
 namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 /// Binds the calling thread for the time that this lives.
 class Bound {
@@ -48,23 +51,25 @@ void requireCpus(int64_t ranks, unsigned cpus) {
 TuneReport tuneRank(const TuneRequest &request, const Config &given,
                     const std::function<void(const TuneProgress &)> &progress) {
   constexpr double flopsPerByte = 10;  // of a CPU
-  const auto begin = std::chrono::steady_clock::now();
-  auto left = [&] {
-    return request.seconds - std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
+  const double begin = now();
+  double measuring = 0;  // seconds of measuring the machine; not part of the time limit
+  auto left = [&] { return request.seconds + measuring - (now() - begin); };
   Config config = given;
   const int64_t ranks = Mesh{config.parallel.data, config.parallel.tensor}.ranks();
   const int64_t here = request.ranksPerNode ? request.ranksPerNode : ranks;
   requireCpus(here, usableCpuCount());
   const Target machine = hostTarget(request.threads), target = hostTarget(request.threads, unsigned(here));
-  const int64_t each = availableMemory() / ranks;
-  chooseParallel(config, machine, each);
-  const std::unique_ptr<Module> planned = planModule(config, machine, "", each);
+  const int64_t available = availableMemory();
+  chooseParallel(config, machine, available / ranks);
+  const std::unique_ptr<Module> planned = planModule(config, machine, "", available);
 
   std::vector<std::vector<int>> cpus = shareCpus(orderedCpus(), int(here));
   const Bound bound(cpus.at(0));
   cpus.erase(cpus.begin());
   ThreadPool pool(target.threads);
+  const double asked = now();
+  const MachineSpeed speed = measureSpeed(pool, target, request.cacheDir);  // of a rank while the others rest
+  measuring = now() - asked;
   std::optional<Neighbours> others;
   if (here > 1)
     others.emplace(cpus, target.threads);
@@ -80,7 +85,8 @@ TuneReport tuneRank(const TuneRequest &request, const Config &given,
       fmt::format("each kernel ran while {} other rank{} of this machine ran it too; steps of several ranks are "
                   "not compared",
                   here - 1, here == 2 ? "" : "s");
-  report.seconds = request.seconds - left();
+  report.speed = speed;
+  report.seconds = now() - begin;
   return report;
 }
 
