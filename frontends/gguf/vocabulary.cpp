@@ -1,18 +1,17 @@
 #include "frontends/gguf/vocabulary.h"
 
+#include "frontends/gguf/sentencepiece_scores.h"
 #include "frontends/tokenizer/patterns.h"
 #include "support/diagnostics.h"
 #include "support/json.h"
 
 #include "llvm/ADT/STLExtras.h"
 
-#include <filesystem>
 #include <map>
 
 namespace gptc {
 namespace {
 
-namespace fs = std::filesystem;
 using json = nlohmann::json;
 
 constexpr const char *kEndOfText = "<|endoftext|>";
@@ -52,9 +51,9 @@ std::string splittingOf(const json &pre, const json &normalizer, const json &mod
 /// Reads the vocabulary of a tokenizer.json.
 class Conversion {
 public:
-  Conversion(const std::map<std::string, std::string> &texts, const std::string &folder, int64_t vocabSize,
+  Conversion(const std::map<std::string, std::string> &texts, const std::string &file, int64_t vocabSize,
              std::vector<std::string> *notes)
-      : texts(texts), folder(folder), file(nameOf("tokenizer.json")), notes(notes) {
+      : texts(texts), file(file), notes(notes) {
     v.model = "gpt2";
     v.tokens.resize(size_t(vocabSize));
     v.types.resize(size_t(vocabSize), GgufVocabulary::unused);
@@ -66,23 +65,30 @@ public:
       bad("it is no JSON object");
     checkModel(j);
     takeTokens(part(part(j, "model"), "vocab"), part(j, "added_tokens"));
-    takeMerges(part(part(j, "model"), "merges"));
+    const PieceMerges merges = mergesOf(part(part(j, "model"), "merges"));
     takeSpecialTokens();
+    if (isOfCharacters())
+      takeUnknown(part(part(j, "model"), "unk_token"));
     takeTemplate(part(j, "post_processor"));
     if (v.addBos && v.bos < 0)
       bad("the tokenizer_config.json beside it asks for a bos_token, and names none");
     for (size_t i = 0; i < v.tokens.size(); ++i)
       if (v.types[i] == GgufVocabulary::unused)
         v.tokens[i] = fmt::format("[PAD{}]", i);
-    // llama.cpp takes token 11 for the end of a text if the file names none.
+    // llama.cpp takes a token by its number for the end of a text if the file names none: 11, or 2 of model llama.
     if (v.eos < 0) {
       const auto free = llvm::find(v.types, int32_t(GgufVocabulary::unused));
       if (free == v.types.end())
         later("no end-of-text token, without which llama.cpp would take another for it",
               "a tokenizer bpe:N of `gptc data prepare` has one; or make model.vocab_size larger by one");
-      v.bos = v.eos = free - v.types.begin();
+      v.eos = free - v.types.begin();
+      v.bos = v.bos < 0 ? v.eos : v.bos;
       *free = GgufVocabulary::control;
     }
+    if (!isOfCharacters())
+      writeMerges(merges);
+    else if (const std::string problem = scoreByMerges(v, merges, file); !problem.empty())
+      later(problem, "a folder (without --format gguf) holds it");
     return std::move(v);
   }
 
@@ -96,23 +102,58 @@ private:
                     fmt::format("{} has {}: as a vocabulary of GGUF it is not built yet", file, what), help);
   }
 
+  bool isOfCharacters() const { return v.model == "llama"; }
+
   void checkModel(const json &j) {
-    const json &model = part(j, "model");
-    if (part(model, "type") != "BPE" || part(model, "byte_fallback") == true)
-      later(part(model, "type").is_string() ? fmt::format("a model {}{}", part(model, "type").get<std::string>(),
-                                                          part(model, "byte_fallback") == true ? " of characters" : "")
+    const json &model = part(j, "model"), &pre = part(j, "pre_tokenizer"), &normalizer = part(j, "normalizer");
+    constexpr const char *works = "byte-level BPE works today, and BPE of SentencePiece with byte_fallback";
+    if (part(model, "type") != "BPE")
+      later(part(model, "type").is_string() ? fmt::format("a model {}", part(model, "type").get<std::string>())
                                             : "no model",
-            "byte-level BPE works today");
-    const json &pre = part(j, "pre_tokenizer"), &normalizer = part(j, "normalizer");
-    if (part(pre, "type") == "Metaspace" || (pre.is_null() && !normalizer.is_null()))
-      later("pieces of characters, as SentencePiece makes them", "byte-level BPE works today");
-    v.pre = splittingOf(pre, normalizer, model);
+            works);
+    if (part(model, "byte_fallback") == true) {
+      const auto first = firstSpaceOf(j);
+      if (!first || part(model, "ignore_merges") == true)
+        later("a BPE of characters that splits or changes texts (normalizer, pre_tokenizer, ignore_merges)", works);
+      v.model = "llama";
+      v.pre = "default";
+      takeFirstSpace(*first);
+    } else if (part(pre, "type") == "Metaspace" || (pre.is_null() && !normalizer.is_null())) {
+      later("pieces of characters, as SentencePiece makes them, without byte_fallback", works);
+    } else {
+      v.pre = splittingOf(pre, normalizer, model);
+    }
     if (v.pre.empty())
       later("a splitting that llama.cpp has no name for (normalizer, pre_tokenizer, ignore_merges)",
             "GPT-2's works, which `gptc data prepare --tokenizer bpe:N` uses, and those of SmolLM, Llama 3 and Qwen2");
     for (const char *name : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"})
       if (const json &value = part(model, name); !value.is_null() && value != "" && value != 0)
-        later(name, "byte-level BPE without it works today");
+        if (!isOfCharacters() || name != llvm::StringRef("unk_token"))
+          later(name, "BPE without it works today");
+  }
+
+  void takeFirstSpace(FirstSpace first) {
+    v.addSpacePrefix = first != FirstSpace::none;
+    isPrepended = first == FirstSpace::always;
+    if (first == FirstSpace::unlessThere && notes)
+      notes->push_back("llama.cpp puts a space before a text that begins with one too, and behind tokens that stand "
+                       "beside the vocabulary");
+  }
+
+  /// What stands for unknown text, and the bytes that spell it.
+  void takeUnknown(const json &name) {
+    const auto it = name.is_string() ? ids.find(name.get<std::string>()) : ids.end();
+    if (it == ids.end())
+      later("a BPE of characters without unk_token", "name one: with byte_fallback no text becomes it");
+    v.unknown = it->second;
+    v.types[size_t(v.unknown)] = GgufVocabulary::unknownToken;
+    for (int b = 0; b < 256; ++b) {
+      const std::string byte = fmt::format("<0x{:02X}>", b);
+      const auto id = ids.find(byte);
+      if (id == ids.end() || v.types[size_t(id->second)] != GgufVocabulary::normal)
+        later(fmt::format("byte_fallback without a piece {}", byte), "a vocabulary needs all 256 of them");
+      v.types[size_t(id->second)] = GgufVocabulary::byte;
+    }
   }
 
   /// The entry of an id, which must be one of the model's and free.
@@ -149,8 +190,11 @@ private:
   /// A vocabulary of GGUF has no place for these flags. They count in any text for what is no control token, and only
   /// where control tokens are looked for, as in templates of dialogue, for what is one.
   void checkFlags(const json &added, const std::string &content, bool special) const {
-    for (const char *flag : {"lstrip", "rstrip", "single_word"}) {
-      if (part(added, flag) != true)
+    for (const char *flag : {"lstrip", "rstrip", "single_word", "normalized"}) {
+      const json &value = part(added, flag);
+      // With the space that a normalizer prepends, a token is found behind a space only.
+      const bool isNormalized = flag == llvm::StringRef("normalized");
+      if (isNormalized ? !isPrepended || !(value.is_null() ? !special : value == true) : value != true)
         continue;
       if (!special)
         later(fmt::format("the token \"{}\" with {}", content, flag),
@@ -161,22 +205,31 @@ private:
     }
   }
 
-  void takeMerges(const json &merges) {
+  PieceMerges mergesOf(const json &merges) const {
     if (!merges.is_array())
       bad("model.merges is missing");
+    PieceMerges all;
     for (const json &m : merges) {
       const bool pair = m.is_array() && m.size() == 2 && m[0].is_string() && m[1].is_string();
-      if (!pair && !m.is_string())
-        bad(fmt::format("merge {} is no pair", v.merges.size()));
-      std::string text =
-          pair ? fmt::format("{} {}", m[0].get<std::string>(), m[1].get<std::string>()) : m.get<std::string>();
-      if (llvm::StringRef(text).count(' ') != 1)  // bytes of spaces are printable characters
-        bad(fmt::format("merge {} is no pair of byte-level pieces", v.merges.size()));
-      v.merges.push_back(std::move(text));
+      if (!pair && (!m.is_string() || llvm::StringRef(m.get_ref<const std::string &>()).count(' ') != 1))
+        bad(fmt::format("merge {} is no pair", all.size()));
+      if (pair) {
+        all.emplace_back(m[0].get<std::string>(), m[1].get<std::string>());
+      } else {
+        const auto [left, right] = llvm::StringRef(m.get_ref<const std::string &>()).split(' ');
+        all.emplace_back(left.str(), right.str());
+      }
     }
+    return all;
   }
 
-  std::string nameOf(const char *name) const { return (fs::path(folder) / name).string(); }
+  void writeMerges(const PieceMerges &merges) {
+    for (const auto &[left, right] : merges) {
+      if (llvm::StringRef(left).contains(' ') || llvm::StringRef(right).contains(' '))
+        bad(fmt::format("merge {} is no pair of byte-level pieces", v.merges.size()));  // bytes of spaces are printable
+      v.merges.push_back(fmt::format("{} {}", left, right));
+    }
+  }
 
   json beside(const char *name) const {
     const auto text = texts.find(name);
@@ -184,7 +237,7 @@ private:
       return json::object();
     json j = parseJsonOrDiscard<json>(text->second);
     if (!j.is_object())
-      throw UserError(ErrorCode::DataInvalid, fmt::format("{} is no JSON object", nameOf(name)),
+      throw UserError(ErrorCode::DataInvalid, fmt::format("the {} beside {} is no JSON object", name, file),
                       "copy it again from where the tokenizer is from");
     return j;
   }
@@ -270,17 +323,18 @@ private:
   }
 
   const std::map<std::string, std::string> &texts;
-  const std::string folder, file;
+  const std::string &file;
   std::vector<std::string> *notes;
   GgufVocabulary v;
+  bool isPrepended = false;  // a normalizer puts the first space
   std::map<std::string, int64_t, std::less<>> ids;
 };
 
 }  // namespace
 
-GgufVocabulary vocabularyOf(const std::map<std::string, std::string> &texts, const std::string &folder,
-                            int64_t vocabSize, std::vector<std::string> *notes) {
-  return Conversion(texts, folder, vocabSize, notes).run();
+GgufVocabulary vocabularyOf(const std::map<std::string, std::string> &texts, const std::string &file, int64_t vocabSize,
+                            std::vector<std::string> *notes) {
+  return Conversion(texts, file, vocabSize, notes).run();
 }
 
 }  // namespace gptc

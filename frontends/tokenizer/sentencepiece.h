@@ -37,9 +37,11 @@ std::string writeSentencePiece(const SentencePieceModel &model);
 /// The model as a tokenizer.json, for programs that read no models of SentencePiece; "" if that format cannot say it.
 /// `addBos`, `addEos`: what goes around a text.
 std::string sentencePieceJson(const SentencePieceModel &model, bool addBos, bool addEos);
-/// Why it cannot say it: spaces behind words, unused pieces, pieces that users defined where spaces are removed; "" if
-/// it can.
+/// Why it cannot say it: spaces behind words, unused pieces that texts have, pieces that users defined where spaces are
+/// removed; "" if it can.
 std::string sentencePieceJsonProblem(const SentencePieceModel &model);
+/// Where a piece may be cut between characters: lengths in bytes of the left parts.
+std::vector<size_t> splitsOf(std::string_view piece);
 
 /// `addBos`, `addEos`: what EncodeOptions::addSpecial adds.
 Tokenizer sentencePieceTokenizer(SentencePieceModel model, TokenizerFile content, const std::string &file, bool addBos,

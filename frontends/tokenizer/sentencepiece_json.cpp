@@ -1,6 +1,7 @@
 // SentencePiece's models in the format of Hugging Face's `tokenizers`, as transformers converts those of Llama.
 #include "frontends/tokenizer/json_parts.h"
 #include "frontends/tokenizer/sentencepiece.h"
+#include "frontends/tokenizer/utf8.h"
 #include "support/json.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -62,7 +63,7 @@ public:
     if (users && m.removeExtraSpaces)
       return "users defined pieces, and extra spaces are removed (remove_extra_whitespaces)";
     for (const SentencePieceModel::Piece &p : m.pieces)
-      if (p.type == Type::unused)
+      if (p.type == Type::unused && comesOfText(p.text))
         return fmt::format("the piece \"{}\" is unused", p.text);
       else if (p.type == Type::userDefined && llvm::StringRef(p.text).contains(kSpace))
         return fmt::format("the piece \"{}\", which users defined, has a space", p.text);
@@ -70,6 +71,16 @@ public:
   }
 
 private:
+  /// Whether an unused piece may be joined, to be taken apart again. Else it is no token of any text and is left out: a
+  /// vocabulary that was filled up has such pieces.
+  bool comesOfText(llvm::StringRef piece) const {
+    auto isCharacter = [](llvm::StringRef text) { return firstCodePoint(text).length == text.size(); };
+    auto isSymbol = [&](llvm::StringRef text) { return isCharacter(text) || ids.count(text); };
+    return m.kind != SentencePieceModel::bpe || isCharacter(piece) || llvm::any_of(splitsOf(piece), [&](size_t at) {
+             return isSymbol(piece.take_front(at)) && isSymbol(piece.drop_front(at));
+           });
+  }
+
   static Json replace(const Json &pattern, const char *content) {
     return {{"type", "Replace"}, {"pattern", pattern}, {"content", content}};
   }
@@ -141,12 +152,14 @@ private:
     Json vocab = Json::object(), pairs = Json::array();
     for (size_t id = 0; id < m.pieces.size(); ++id) {
       const auto &p = m.pieces[id];
+      if (p.type == Type::unused)
+        continue;
       vocab.get_ref<Json::object_t &>().emplace_back(p.text, id);  // operator[] would compare all earlier names
       if (p.type != Type::normal)
         continue;
       const llvm::StringRef text = p.text;
-      for (size_t at = 1; at < text.size(); ++at)
-        if ((uint8_t(text[at]) & 0xc0) != 0x80 && isText(text.take_front(at)) && isText(text.drop_front(at)))
+      for (const size_t at : splitsOf(text))
+        if (isText(text.take_front(at)) && isText(text.drop_front(at)))
           merges.push_back({p.score, text.take_front(at), text.drop_front(at)});
     }
     llvm::stable_sort(merges, [](const Merge &a, const Merge &b) { return a.score > b.score; });
@@ -172,6 +185,14 @@ private:
 };
 
 }  // namespace
+
+std::vector<size_t> splitsOf(std::string_view piece) {
+  std::vector<size_t> lengths;
+  for (size_t at = 1; at < piece.size(); ++at)
+    if ((uint8_t(piece[at]) & 0xc0) != 0x80)
+      lengths.push_back(at);
+  return lengths;
+}
 
 std::string sentencePieceJson(const SentencePieceModel &model, bool addBos, bool addEos) {
   return Conversion(model, addBos, addEos).run();

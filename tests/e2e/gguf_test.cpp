@@ -65,7 +65,7 @@ struct Gguf : ::testing::Test {
     HfFiles described;
     if (!tokenizer.empty())
       described["tokenizer.json"] = readFile(tokenizer);
-    exportGguf(to, {config, TensorFiles(files), described, "", "tiny", {type}});
+    exportGguf(to, {config, TensorFiles(files), described, "", tokenizer, "tiny", {type}});
   }
 
   /// Runs the script that compares with Python's packages; skips the test if they are missing.

@@ -33,6 +33,7 @@ void exportAsGguf(const Options &o, ExportSource from) {
                          .source = weights,
                          .described = source.described,
                          .folder = source.folder,
+                         .tokenizer = source.tokenizer,
                          .name = fs::path(o.out).stem().string(),
                          .rounding = {.type = *ggufFormatOf(word), .threads = hostTarget().threads, .measure = false}});
   fmt::print("{:<11} {}\n", source.temporary ? "weights" : "checkpoint", source.shown);

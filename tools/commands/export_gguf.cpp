@@ -61,9 +61,10 @@ GgufExported exportGguf(const std::string &file, const GgufExport &what) {
   std::optional<GgufVocabulary> vocabulary;
   GgufExported done;
   if (what.described.count("tokenizer.json"))
-    vocabulary = vocabularyOf(what.described, what.folder, what.config.model.vocabSize, &done.notes);
+    vocabulary = vocabularyOf(what.described, what.tokenizer, what.config.model.vocabSize, &done.notes);
   else
-    done.notes.push_back(fmt::format("none: {} has no tokenizer.json; llama.cpp then takes tokens only", what.folder));
+    done.notes.push_back(
+        fmt::format("none: {} gives no tokenizer.json; llama.cpp then takes tokens only", what.tokenizer));
   addVocabulary(metadata.keys, vocabulary ? &*vocabulary : nullptr);
   const std::unique_ptr<Module> model = buildModel(what.config, {.sampling = false});
   done.tensors =

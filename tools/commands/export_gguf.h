@@ -21,6 +21,7 @@ struct GgufExport {
   const TensorFiles &source;  // the weights of a checkpoint, or others under its names
   const HfFiles &described;   // tokenizer.json and what lies beside it; without it the file gets no vocabulary
   std::string folder;         // of those
+  std::string tokenizer;      // names tokenizer.json, or what it is made of, in messages
   std::string name;           // what other programs show
   GgufRounding rounding;
 };

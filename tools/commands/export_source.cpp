@@ -56,6 +56,8 @@ ExportSource initialWeights(const std::string &out, Plan plan) {
   const ModelIdentity model = modelIdentity(*plan.planned);
   const std::string hash = plan.hash, cacheDir = defaultCacheDir();
   const HfFiles described = plan.hf;
+  const std::string tokenizer =
+      plan.run.tokenizer.empty() ? "data.tokenizer" : fmt::format("data.tokenizer {}", plan.run.tokenizer);
   if (!plan.model.empty())
     requireSameModel(from, plan.model);                                     // they may have changed since
   Session session(inferencePlan(std::move(plan), {}, cacheDir), cacheDir);  // parameters alone
@@ -63,7 +65,7 @@ ExportSource initialWeights(const std::string &out, Plan plan) {
   auto folder = std::make_unique<AtomicDir>(absolutePath(out) + ".first");
   const CheckpointStore store(folder->path());
   CheckpointSaver(session.executor, store, false, described).save({.planHash = hash, .model = model}, 0);
-  return {CheckpointStore::published(store.pathOf(0)), from, std::move(folder)};
+  return {CheckpointStore::published(store.pathOf(0)), from, std::move(folder), tokenizer};
 }
 
 /// Throws UserError(Unwritable) if what is written would replace the weights with which the plan begins.
@@ -147,6 +149,7 @@ GgufSource ggufSource(ExportSource from) {
                     std::move(from.checkpoint.weights),
                     std::move(from.checkpoint.described),
                     from.checkpoint.info.dir,
+                    from.folder ? std::move(from.tokenizer) : from.checkpoint.info.dir + "/tokenizer.json",
                     std::move(from.shown),
                     std::move(from.folder)};
   return source;
@@ -155,7 +158,12 @@ GgufSource ggufSource(ExportSource from) {
 GgufSource ggufSource(const ImportedModel &folder) {
   Config config = configOf(folder);
   HfFiles described = describeFolder(config.model, folder.tokenizer, "hf:" + folder.path).files;
-  return {std::move(config), weightFiles(folder.path), std::move(described), folder.path, folder.path};
+  return {std::move(config),
+          weightFiles(folder.path),
+          std::move(described),
+          folder.path,
+          folder.tokenizer.empty() ? folder.path + "/tokenizer.json" : folder.tokenizer,
+          folder.path};
 }
 
 }  // namespace gptc

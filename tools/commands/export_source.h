@@ -18,6 +18,7 @@ struct ExportSource {
   CheckpointStore::Published checkpoint;
   std::string shown;                       // where it is from
   std::unique_ptr<AtomicDir> folder = {};  // of the checkpoint, if it lives only as long as this
+  std::string tokenizer = {};              // of such a checkpoint, for messages: what its tokenizer was made of
 };
 
 /// `run`: a plan, the out_dir of its run, or a checkpoint. `choice`: STEP or best, else the newest checkpoint that is
@@ -30,7 +31,8 @@ struct GgufSource {
   Config config;                              // complete: its [model] counts
   std::vector<std::string> weights;           // safetensors files
   HfFiles described;                          // tokenizer.json and what lies beside it, if there is one
-  std::string folder;                         // of those, for messages
+  std::string folder;                         // of those
+  std::string tokenizer;                      // names tokenizer.json, or what it is made of, in messages
   std::string shown;                          // where it is from
   std::unique_ptr<AtomicDir> temporary = {};  // ExportSource::folder
 };

@@ -94,6 +94,7 @@ Quantized quantizeFolder(const Options &o, const GgufRounding &how) {
                                          .source = weights,
                                          .described = source.described,
                                          .folder = source.folder,
+                                         .tokenizer = source.tokenizer,
                                          .name = fs::path(o.out).stem().string(),
                                          .rounding = how});
   return {std::move(done.tensors), std::move(done.notes)};

@@ -426,7 +426,7 @@ GgufVocabulary vocabularyIn(const std::string &file, int64_t vocabSize) {
   for (const char *name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"})
     if (std::filesystem::exists(folder / name))
       texts[name] = readInput((folder / name).string(), "test");
-  return vocabularyOf(texts, folder.string(), vocabSize);
+  return vocabularyOf(texts, file, vocabSize);
 }
 
 TEST_F(GgufModel, OwnVocabulariesAreGpt2s) {
