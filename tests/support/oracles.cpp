@@ -24,6 +24,11 @@ Compared outputOf(const std::string &command) {
   return r;
 }
 
+/// Of the environment in which tools/oracles puts what it brings.
+std::string pythonsFolder() {
+  return outputOf("python3 -c 'import sys; print(sys.prefix, end=\"\")' 2>/dev/null").said;
+}
+
 }  // namespace
 
 Compared compareBy(const std::string &script, const std::string &arguments, const std::string &path) {
@@ -33,8 +38,7 @@ Compared compareBy(const std::string &script, const std::string &arguments, cons
 
 const std::vector<std::string> &transformersPaths() {
   static const std::vector<std::string> paths = [] {
-    const std::string python = outputOf("python3 -c 'import sys; print(sys.prefix, end=\"\")' 2>/dev/null").said;
-    const std::string older = python + "/transformers4";
+    const std::string older = pythonsFolder() + "/transformers4";
     if (std::filesystem::is_directory(older + "/transformers"))
       return std::vector<std::string>{"", older};
     std::printf("no transformers 4 in %s: only the version that Python finds is asked\n", older.c_str());
@@ -42,5 +46,7 @@ const std::vector<std::string> &transformersPaths() {
   }();
   return paths;
 }
+
+std::string ggmlVocabularies() { return pythonsFolder() + "/ggml-vocab"; }
 
 }  // namespace gptc::test
