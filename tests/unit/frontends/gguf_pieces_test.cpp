@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <sstream>
 #include <unistd.h>
 
@@ -53,7 +54,7 @@ struct GgufPieces : testing::Test {
   }
 
   /// What the folder of a model of `size` tokens has of a tokenizer.
-  static HfFiles described(const std::string &file, int64_t size) {
+  static std::map<std::string, std::string> described(const std::string &file, int64_t size) {
     ModelConfig m;
     m.nLayer = 2, m.nHead = 4, m.nKvHead = 2, m.nEmbd = 32, m.ffnDim = 96, m.vocabSize = size, m.blockSize = 16;
     m.norm = Norm::rmsnorm, m.position = Position::rope, m.activation = Activation::swiglu;
@@ -268,9 +269,11 @@ TEST_F(GgufPieces, OtherTokenizersOfCharactersAreRefused) {
   EXPECT_EQ(said(steps({prepends, marks})), "");
   expectRefused(steps({prepends}), texts);
   expectRefused(steps({prepends, prepends, marks}), texts);
-  expectRefused(steps({{{"type", "NFKC"}}, marks}), texts);
-  expectRefused(steps({{{"type", "Prepend"}, {"prepend", "x"}}, marks}), texts);
-  expectRefused(steps({{{"type", "Replace"}, {"pattern", {{"Regex", " +"}}}, {"content", mark}}}), texts);
+  const json form = {{"type", "NFKC"}}, letter = {{"type", "Prepend"}, {"prepend", "x"}},
+             regex = {{"type", "Replace"}, {"pattern", {{"Regex", " +"}}}, {"content", mark}};
+  expectRefused(steps({form, marks}), texts);
+  expectRefused(steps({letter, marks}), texts);
+  expectRefused(steps({regex, marks}), texts);
   expectRefused({{"normalizer", nullptr}}, texts);
   expectRefused({{"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", mark}, {"split", false}}}}, texts);
   expectRefused({{"pre_tokenizer", {{"type", "Digits"}, {"individual_digits", true}}}}, texts);
