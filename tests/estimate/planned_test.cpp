@@ -170,7 +170,8 @@ TEST_F(PlannedForecast, CollectivesAreThoseOfThePlan) {
 // A rank adds up its logical parts, and does for all tokens what stands between blocks. The formula counts that as the
 // plan does.
 TEST_F(PlannedForecast, LogicalPartsCostWhatThePlanSays) {
-  const ClusterConfig c = cluster();
+  ClusterConfig c = cluster();
+  c.device.launch = 0;  // which ranks of a node do not divide
   struct Both {
     Estimate formula, plan;
   };
@@ -187,9 +188,7 @@ TEST_F(PlannedForecast, LogicalPartsCostWhatThePlanSays) {
     ASSERT_EQ(parts.formula.problem + parts.plan.problem, "") << tensor;
     EXPECT_GT(parts.plan.compute, 1.01 * whole.plan.compute) << tensor;
     EXPECT_GT(parts.formula.compute, 1.01 * whole.formula.compute) << tensor;
-    const double slowed = parts.formula.compute / whole.formula.compute,
-                 planned = parts.plan.compute / whole.plan.compute;
-    EXPECT_NEAR(slowed / planned, 1, 0.15) << tensor << ": " << slowed << " by formula, " << planned << " by plan";
+    EXPECT_NEAR(parts.formula.compute / parts.plan.compute, 1, 0.05) << tensor;
     EXPECT_GT(parts.formula.flops, whole.formula.flops) << tensor;
     if (tensor > 1) {
       EXPECT_GT(parts.formula.activations, 1.1 * whole.formula.activations) << tensor;
