@@ -176,53 +176,6 @@ TEST_F(Records, WhatMemoryLimitsLendsNothing) {
   EXPECT_EQ(t.counts.nearest, 0);
 }
 
-TEST_F(Records, OfOneRankAndOfOneOfSeveralStandApart) {
-  const Target alone = hostTarget(2), ofTwo = hostTarget(2, 2), ofFour = hostTarget(2, 4);
-  const std::set<std::string> machines = {fingerprintOf(alone), fingerprintOf(ofTwo), fingerprintOf(ofFour)};
-  EXPECT_EQ(machines.size(), 3u);
-  EXPECT_EQ(problemOf(fused, ofTwo).problem, problemOf(fused, alone).problem);
-  TuningRecords records("", true);
-  std::vector<TuningRecord> some = race();
-  for (TuningRecord &r : some)
-    r.machine = fingerprintOf(ofTwo);
-  records.append(some);
-  EXPECT_EQ(TunedSchedules(records, ofTwo, &pool()).find(fused, alone), space()[0]);
-  for (const Target &other : {alone, ofFour}) {
-    TunedSchedules t(records, other, &pool());
-    EXPECT_FALSE(t.find(fused, alone));
-    EXPECT_EQ(t.counts.byDefault, 1);
-    EXPECT_FALSE(t.isKnown(fused));
-  }
-}
-
-TEST_F(Records, ARankHasItsShareOfTheCpus) {
-  const unsigned all = hostTarget().threads;
-  EXPECT_EQ(hostTarget(0, 2).threads, std::max(1U, all / 2));
-  EXPECT_EQ(hostTarget(0, all).threads, 1u);
-  EXPECT_EQ(hostTarget(0, 3 * all).threads, 1u) << "it needs one";
-  EXPECT_EQ(hostTarget(3, 2).threads, 3u) << "those asked for are of each rank";
-}
-
-// Where the default has won, it is the default with a rank's threads, and not with those of the whole machine.
-TEST_F(Records, TheDefaultThatWonIsThatOfTheThreadsMeasuredWith) {
-  const auto m = parseModule("func @f(%d: f32[512,512], %i: i32[512]) -> (f32[50,512]) {\n"
-                             "%y = fused %d, %i {kind=\"scatter\"} : f32[50,512] {\n^(%d: f32[512,512], %i: i32[512])\n"
-                             "%t = embedding_grad %d, %i {vocab=50} : f32[50,512]\nyield %t\n}\nreturn %y\n}",
-                             "test");
-  const Op &op = *m->functions[0]->body.front();
-  const Target ofRank = hostTarget(1, 2), machine = hostTarget(64);
-  const Schedule base = defaultSchedule(op, ofRank);
-  ASSERT_NE(base, defaultSchedule(op, machine));
-  TuningRecord r = problemOf(op, ofRank);
-  const LoweredGroup low = lowerGroup(op, base, ofRank);
-  r.schedule = base, r.isDefault = true, r.raced = 1, r.session = "1", r.time = {1e-3, 1e-3, 1e-3, 5};
-  r.source = Jit(ofRank, "").sources({&low.kernel})[0];
-  TuningRecords records("", true);
-  records.append({r});
-  EXPECT_EQ(TunedSchedules(records, ofRank, &pool()).find(op, machine), base);
-  EXPECT_EQ(TunedSchedules(records, ofRank, &pool()).find(op, ofRank), std::nullopt);
-}
-
 TEST_F(Records, ACodeThatIsEmittedOtherwiseNowMakesThemStale) {
   TuningRecords records("", true);
   std::vector<TuningRecord> some = race();
