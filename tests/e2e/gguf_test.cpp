@@ -5,6 +5,7 @@
 
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/gguf/vocabulary.h"
+#include "frontends/tokenizer/tokenizer.h"
 #include "frontends/toml_config.h"
 #include "runtime/checkpoint/gguf_names.h"
 #include "runtime/data/data.h"
@@ -17,7 +18,9 @@
 #include "tools/planner/plan_module.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -203,6 +206,29 @@ TEST_F(Gguf, WeightsAreExportedWithoutTraining) {
   EXPECT_EQ(none.code, 3);
 }
 
+/// The folder with its weights is there only while it is exported.
+TEST_F(Gguf, ATokenizerOfAPlanIsNamedAsThePlanDoes) {
+  const std::string model = w.path("model.toml"), tokenizer = w.path("pieces.json"), plan = w.path("p.plan");
+  ASSERT_EQ(w.gptc({"import", goldens + "llama.gguf", "-o", model}).code, 0);
+  auto exported = [&](const std::string &set) {
+    const Result r = w.gptc({"compile", model, "-o", plan, "--set", "data.train='" + goldens + "tokens.bin'", "--set",
+                             "data.val='" + goldens + "tokens.bin'", "--set", "eval.steps=0", "--set",
+                             "train.micro_batch=1", "--set", "train.global_batch_tokens=16", "--set", set});
+    EXPECT_EQ(r.code, 0) << r.output;
+    const Result done = w.gptc({"export", plan, "-o", w.path("x.gguf")});
+    EXPECT_EQ(done.output.find(".first"), std::string::npos) << done.output;
+    return done;
+  };
+  writeFile(tokenizer, R"({"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0], ["a", -1.5]]}})");
+  const Result refused = exported("data.tokenizer='" + tokenizer + "'");
+  EXPECT_EQ(refused.code, 3) << refused.output;
+  EXPECT_NE(refused.output.find("data.tokenizer " + tokenizer + " has a model Unigram"), std::string::npos)
+      << refused.output;
+  const Result without = exported("train.seed=1");
+  EXPECT_EQ(without.code, 0) << without.output;
+  EXPECT_NE(without.output.find("none: data.tokenizer gives no tokenizer.json"), std::string::npos) << without.output;
+}
+
 TEST_F(Gguf, EveryArchitectureHasNamesOfTensors) {
   GgufWriter(w.path("x.gguf"), {{"general.architecture", std::string("x")}}, {}).finish();
   std::string said;  // lists those whose metadata is read
@@ -349,6 +375,39 @@ TEST_F(Gguf, LlamaCppComputesTheSame) {
     arguments += fmt::format(" '{}' '{}' '{}'", file, w.path("made/tokenizer.json"), w.path(name + ".txt"));
   }
   compare(arguments);
+}
+
+// A run with SentencePiece's pieces, of a vocabulary that the model fills up.
+TEST_F(Gguf, LlamaCppMakesTheTokensOfPieces) {
+  const std::string pieces = GPTC_SOURCE_DIR "/tests/unit/frontends/tokenizers/sp-bpe-llama.model";
+  std::string text;
+  for (int i = 0; i < 400; ++i)
+    text += fmt::format("The {} boats came in at dusk; {} women counted them,  naïve.\n", i, i % 7);
+  writeFile(w.path("text.txt"), text);
+  ASSERT_EQ(w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", pieces, "--out", w.path("made")}).code, 0);
+  const std::string plan = w.compile(
+      "plan", {"model.preset=llama", "model.n_head=4", "model.n_kv_head=2", "model.block_size=64",
+               "model.vocab_size=403", "model.dropout=0.0", "train.micro_batch=1", "train.global_batch_tokens=64",
+               "train.steps=20", "data.train='" + w.path("made/train.bin") + "'",
+               "data.val='" + w.path("made/val.bin") + "'", "data.tokenizer='" + pieces + "'"});
+  w.train(plan, "out");
+  const std::string file = w.path("x.gguf");
+  const Result done = w.gptc({"export", w.path("out"), "-o", file});
+  ASSERT_EQ(done.code, 0) << done.output;
+  const auto vocabulary = readVocabulary(GgufFile(file));
+  ASSERT_TRUE(vocabulary);
+  EXPECT_EQ(vocabulary->model, "llama");
+  EXPECT_EQ(vocabulary->types[402], GgufVocabulary::unused);
+  // What comes back is the same tokenizer.
+  const std::string prompt = "  The boats <s>counted</s>\n it's 河の水 over ☃ never\t";
+  const std::vector<int32_t> ids = Tokenizer::load(file).encode(prompt);
+  EXPECT_EQ(ids, Tokenizer::load(pieces).encode(prompt));
+  const Result loss = w.gptrun({"eval", plan, "--out-dir", w.path("out"), "--steps", "0"});
+  double value = 0;  // of four decimals
+  ASSERT_EQ(std::sscanf(loss.output.c_str(), "val loss %lf", &value), 1) << loss.output;
+  writeFile(w.path("prompt.txt"), prompt);
+  compare(fmt::format("loss '{}' '{}' 64 {} {} '{}' '{}'", file, w.path("made/val.bin"), value, 1e-3 + 5e-5 / value,
+                      w.path("prompt.txt"), fmt::join(ids, " ")));
 }
 
 }  // namespace
