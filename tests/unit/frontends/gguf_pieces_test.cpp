@@ -186,6 +186,11 @@ TEST_F(GgufPieces, OfATokenizerJsonOfOthersGiveItsIds) {
     for (size_t i = 0; g["file"] == "llama.json" && i < g["plain"].size(); ++i, ++compared)
       EXPECT_EQ(t.encode(goldens["texts"][i].get<std::string>()), g["plain"][i].get<Ids>()) << goldens["texts"][i];
   EXPECT_GE(compared, 10);
+  // Where nothing ends a text, a token that the model has beside them does; what begins one stays.
+  const int64_t size = int64_t(v.tokens.size());
+  const GgufVocabulary longer = vocabularyOf({{"tokenizer.json", text}}, "x", size + 1);
+  EXPECT_EQ(std::tuple(longer.bos, longer.eos), std::tuple(1, size));
+  EXPECT_THROW(vocabularyOf({{"tokenizer.json", text}}, "x", size), UserError);
 }
 
 TEST_F(GgufPieces, MergesThatNoScoresSayAreRefused) {
