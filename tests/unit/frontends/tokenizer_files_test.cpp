@@ -217,9 +217,9 @@ TEST(TokenizerFiles, OfSeveralUnknownTokensTheNamedOneIsMeant) {
   v.scores = {0, 0, 0, 0, 0, -3, -4, -5, -1};
   v.unknown = 0;
   const Tokenizer t = Tokenizer::fromGguf(v, "x.gguf");
-  EXPECT_EQ(t.encode("ab"), (Ids{8, 7}));
-  EXPECT_EQ(t.encode("az"), (Ids{8, 0})) << "the unknown one";
-  EXPECT_EQ(t.encode("ab[PAD4]", {.parseSpecial = true}), (Ids{8, 7, 4})) << "a control token";
+  EXPECT_EQ(t.encode("ab"), (Ids{6, 7}));
+  EXPECT_EQ(t.encode("az"), (Ids{6, 0})) << "the unknown one";
+  EXPECT_EQ(t.encode("ab[PAD4]", {.parseSpecial = true}), (Ids{6, 7, 4})) << "a control token";
   EXPECT_FALSE(llvm::is_contained(t.encode("ab[PAD4]"), 4));
   v.unknown = -1;
   EXPECT_NE(errorOf([&] { Tokenizer::fromGguf(v, "x.gguf"); }).find("pieces 3 and 4 both stand for unknown text"),
@@ -554,8 +554,10 @@ void expectCodedErrors(const std::string &content, std::mt19937 &random, bool js
     return json ? Tokenizer::fromJson(text, file) : Tokenizer::fromSentencePiece(text, file);
   };
   const Tokenizer whole = loaded(content);
+  bool isLoaded = false;
   try {
     const Tokenizer t = loaded(changed);
+    isLoaded = true;
     Changes found;
     if (json)
       compare(parseJson(content), parseJson(changed), "", found);
@@ -572,7 +574,8 @@ void expectCodedErrors(const std::string &content, std::mt19937 &random, bool js
     }
   } catch (const UserError &e) {
     EXPECT_NE(e.diagnostics[0].code, ErrorCode::Internal);
-    EXPECT_NE(e.diagnostics[0].message.find(file), std::string::npos) << e.what();
+    // A text of which the vocabulary lacks a byte is no fault of the file.
+    EXPECT_TRUE(isLoaded || e.diagnostics[0].message.find(file) != std::string::npos) << e.what();
     EXPECT_FALSE(e.diagnostics[0].help.empty()) << e.what();
   }
 }
