@@ -15,9 +15,7 @@
 //   own_part        the same -> pieces                                                gradient: all_gather
 // broadcast_from has no gradient: it yields one rank's operand and ignores those of the others.
 //
-// Compressed reductions (PowerSGD, Vogels et al. 2019; 1-bit, Tang et al. 2021) would be ops beside all_reduce: x and a
-// state, the compression error so far -> the sum and the new state. A bucket would then hold an engine's collectives on
-// the compressed data and kernels around them, as for a tree on GPUs (codegen/recipes/collective.cpp).
+// Compressed gradients are all_reduces of factors with ops around them (passes/compress_gradients.cpp).
 //
 // A group of collectives runs concurrently with the ops after it until `done` waits for it (pass overlap-collectives).
 //
