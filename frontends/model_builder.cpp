@@ -246,7 +246,7 @@ void sayFacts(Module &m, const Config &config) {
                                .fp8 = config.precision.fp8,
                                .weights = config.precision.weights});
   if (const ParallelConfig &p = config.parallel;
-      p.logicalShards > 1 || p.tensor > 1 || p.logicalTensor > 1 || p.syncEvery > 1)
+      p.logicalShards > 1 || p.tensor > 1 || p.logicalTensor > 1 || p.syncEvery > 1 || p.compressedRank() > 0)
     writeFacts(m, ParallelFacts{.data = p.data,
                                 .tensor = p.tensor,
                                 .zeroStage = p.zeroStage,
@@ -255,7 +255,9 @@ void sayFacts(Module &m, const Config &config) {
                                 .logicalTensor = p.logicalTensor,
                                 .syncEvery = p.syncEvery,
                                 .outerLr = p.outerLr,
-                                .outerMomentum = p.outerMomentum});
+                                .outerMomentum = p.outerMomentum,
+                                .gradientRank = p.compressedRank(),
+                                .compressFrom = p.compressedRank() > 0 ? p.compressFrom : 0});
   const bool gpu = config.compile.target != "cpu";
   writeFacts(m, CompileFacts{.remat = config.compile.remat,
                              .packWeights = config.compile.packWeights,

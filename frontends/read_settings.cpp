@@ -343,50 +343,89 @@ void checkLogicalTensor(Reading &in) {
                {"logical_tensor = 1 works, or fp8 = \"off\""});
 }
 
+/// What another key may not be beside one of [parallel].
+struct Beside {
+  const char *other;
+  bool refused;
+  std::string is;  // its value
+  const char *why, *works;
+  ErrorCode code = ErrorCode::Contradiction;
+};
+
+/// Complains at `key` of the first of these, as "`what` with OTHER = IS". `off`: what to write otherwise.
+void refuseBeside(Reading &in, const char *key, const char *what, const char *off, std::initializer_list<Beside> all) {
+  ConfigReader &r = in.r;
+  for (const Beside &b : all)
+    if (b.refused && r.good(b.other))
+      return r.complain(key, b.code,
+                        fmt::format("{} with {} = {}{}", what, b.other, b.is,
+                                    b.code == ErrorCode::NotBuiltYet ? " are not built yet" : ""),
+                        fmt::format("{}{}", b.why, lineOf(r, b.other)), {fmt::format("{}, or {}", b.works, off)});
+}
+
+bool isAuto(Reading &in, const char *key) {
+  const TomlValue *v = in.r.get(key);
+  const auto *word = v ? std::get_if<std::string>(&v->value) : nullptr;
+  return word && *word == "auto";
+}
+
 /// Outer steps are of ranks that each train the whole model with one shard of the batch.
 void checkOuterSteps(Reading &in) {
-  ConfigReader &r = in.r;
   const ParallelConfig &p = in.s.parallel;
   const PrecisionConfig &precision = in.s.precision;
   const char *key = "parallel.sync_every";
-  if (p.syncEvery == 1 || !r.good(key))
+  if (p.syncEvery == 1 || !in.r.good(key))
     return;
-  auto isAuto = [&](const char *other) {
-    const TomlValue *v = r.get(other);
-    const auto *word = v ? std::get_if<std::string>(&v->value) : nullptr;
-    return word && *word == "auto";
-  };
-  const struct {
-    const char *other;
-    bool refused;
-    std::string is;
-    const char *why, *works;
-    ErrorCode code = ErrorCode::Contradiction;
-  } rules[] = {
-      {"parallel.zero_stage", p.zeroStage > 0, fmt::format("{}", p.zeroStage),
-       "between outer steps each rank updates all parameters by itself", "zero_stage = 0 works"},
-      {"parallel.tensor", p.tensor > 1 || isAuto("parallel.tensor"),
-       isAuto("parallel.tensor") ? "\"auto\"" : fmt::format("{}", p.tensor), "each rank trains the whole model",
-       "tensor = 1 works", ErrorCode::NotBuiltYet},
-      {"parallel.logical_tensor", p.logicalTensor > 1, fmt::format("{}", p.logicalTensor),
-       "each rank trains the whole model", "logical_tensor = 1 works"},
-      {"parallel.logical_shards", p.logicalShards && p.logicalShards != p.data && in.purpose != ConfigPurpose::forecast,
-       fmt::format("{}", p.logicalShards),
-       "they are for the same bits on any number of ranks, and outer steps depend on it", "leave logical_shards out"},
-      {"parallel.offload", p.offload != "none" || isAuto("parallel.offload"), fmt::format("\"{}\"", p.offload),
-       "the host would have to update parameters in outer steps, too", "offload = \"none\" works",
-       ErrorCode::NotBuiltYet},
-      {"precision.compute", precision.compute == "fp16", "\"fp16\"", "each rank would have a loss scale of its own",
-       "compute = \"bf16\" works", ErrorCode::NotBuiltYet},
-      {"precision.fp8", precision.fp8 != Fp8::off, fmt::format("\"{}\"", nameOf(precision.fp8)),
-       "each rank would have factors of its own", "fp8 = \"off\" works", ErrorCode::NotBuiltYet}};
-  for (const auto &rule : rules)
-    if (rule.refused && r.good(rule.other))
-      return r.complain(key, rule.code,
-                        fmt::format("outer steps with {} = {}{}", rule.other, rule.is,
-                                    rule.code == ErrorCode::NotBuiltYet ? " are not built yet" : ""),
-                        fmt::format("{}{}", rule.why, lineOf(r, rule.other)),
-                        {fmt::format("{}, or sync_every = 1", rule.works)});
+  const bool autoTensor = isAuto(in, "parallel.tensor");
+  refuseBeside(
+      in, key, "outer steps", "sync_every = 1",
+      {{"parallel.zero_stage", p.zeroStage > 0, fmt::format("{}", p.zeroStage),
+        "between outer steps each rank updates all parameters by itself", "zero_stage = 0 works"},
+       {"parallel.tensor", p.tensor > 1 || autoTensor, autoTensor ? "\"auto\"" : fmt::format("{}", p.tensor),
+        "each rank trains the whole model", "tensor = 1 works", ErrorCode::NotBuiltYet},
+       {"parallel.logical_tensor", p.logicalTensor > 1, fmt::format("{}", p.logicalTensor),
+        "each rank trains the whole model", "logical_tensor = 1 works"},
+       {"parallel.logical_shards",
+        p.logicalShards && p.logicalShards != p.data && in.purpose != ConfigPurpose::forecast,
+        fmt::format("{}", p.logicalShards),
+        "they are for the same bits on any number of ranks, and outer steps depend on it", "leave logical_shards out"},
+       {"parallel.offload", p.offload != "none" || isAuto(in, "parallel.offload"), fmt::format("\"{}\"", p.offload),
+        "the host would have to update parameters in outer steps, too", "offload = \"none\" works",
+        ErrorCode::NotBuiltYet},
+       {"precision.compute", precision.compute == "fp16", "\"fp16\"", "each rank would have a loss scale of its own",
+        "compute = \"bf16\" works", ErrorCode::NotBuiltYet},
+       {"precision.fp8", precision.fp8 != Fp8::off, fmt::format("\"{}\"", nameOf(precision.fp8)),
+        "each rank would have factors of its own", "fp8 = \"off\" works", ErrorCode::NotBuiltYet}});
+}
+
+/// Compressed gradients are those of ranks that each have the whole model and one shard of the batch. A forecast is of
+/// other software, too (tools/estimate/estimate.cpp).
+void checkCompression(Reading &in) {
+  const ParallelConfig &p = in.s.parallel;
+  const PrecisionConfig &precision = in.s.precision;
+  const char *key = "parallel.compression";
+  if (p.compressedRank() == 0 || !in.r.good(key) || in.purpose == ConfigPurpose::forecast)
+    return;
+  const bool autoTensor = isAuto(in, "parallel.tensor");
+  refuseBeside(
+      in, key, "compressed gradients", "compression = \"none\"",
+      {{"parallel.zero_stage", p.zeroStage > 0, fmt::format("{}", p.zeroStage),
+        "ZeRO sums pieces of gradients, and factors are of whole ones", "zero_stage = 0 works"},
+       {"parallel.sync_every", p.syncEvery > 1, fmt::format("{}", p.syncEvery),
+        "between outer steps no gradient is sent", "sync_every = 1 works"},
+       {"parallel.tensor", p.tensor > 1 || autoTensor, autoTensor ? "\"auto\"" : fmt::format("{}", p.tensor),
+        "factors are of whole matrices", "tensor = 1 works", ErrorCode::NotBuiltYet},
+       {"parallel.logical_tensor", p.logicalTensor > 1, fmt::format("{}", p.logicalTensor),
+        "factors are of whole matrices", "logical_tensor = 1 works", ErrorCode::NotBuiltYet},
+       {"parallel.logical_shards", p.logicalShards && p.logicalShards != p.data, fmt::format("{}", p.logicalShards),
+        "they are for the same bits on any number of ranks, and what a rank leaves out depends on it",
+        "leave logical_shards out"},
+       {"parallel.offload", p.offload != "none" || isAuto(in, "parallel.offload"), fmt::format("\"{}\"", p.offload),
+        "the host would have to keep what is left out", "offload = \"none\" works", ErrorCode::NotBuiltYet},
+       {"precision.compute", precision.compute == "fp16", "\"fp16\"",
+        "what is left out would have to follow the loss scale", "compute = \"bf16\" works", ErrorCode::NotBuiltYet},
+       {"precision.fp8", precision.fp8 != Fp8::off, fmt::format("\"{}\"", nameOf(precision.fp8)),
+        "together they have not been tried", "fp8 = \"off\" works", ErrorCode::NotBuiltYet}});
 }
 
 /// What "auto" is today, and whether the rest goes together.
@@ -395,8 +434,9 @@ void takeParallel(Reading &in) {
   ParallelConfig &p = in.s.parallel;
   checkLogicalTensor(in);
   checkOuterSteps(in);
+  checkCompression(in);
   if (p.zeroStage < 0)
-    p.zeroStage = p.data > 1 && p.syncEvery == 1 ? 1 : 0;
+    p.zeroStage = p.data > 1 && p.syncEvery == 1 && p.compression == "none" ? 1 : 0;
   if (!p.logicalShards)
     p.logicalShards = p.data;
   const bool tree = p.reduceOrder == ReduceOrder::tree;
@@ -531,7 +571,7 @@ const std::map<std::string_view, Rule> rules = {
     {"precision.cache", {.after = checkCache}},
     {"parallel.data", {.before = openParallel}},
     {"parallel.offload", {.after = takeOffload}},
-    {"parallel.compression", {.after = takeParallel}},
+    {"parallel.compress_from", {.after = takeParallel}},
     {"compile.target", {.read = readTarget}},
     {"compile.remat", {.read = readRemat}},
     {"compile.gpu_memory", {.read = readGpuMemory}},

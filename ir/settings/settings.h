@@ -141,7 +141,8 @@ struct OptimizerConfig {
   double minLrRatio = 0;
 };
 
-/// How data * tensor ranks share the work (passes/partition.cpp, passes/shard_tensor.cpp, passes/outer_steps.cpp).
+/// How data * tensor ranks share the work (passes/partition.cpp, passes/shard_tensor.cpp, passes/outer_steps.cpp,
+/// passes/compress_gradients.cpp).
 struct ParallelConfig {
   int64_t data = 1;
   int64_t tensor = 1;
@@ -153,6 +154,9 @@ struct ParallelConfig {
   double outerLr = 0.7, outerMomentum = 0.9;
   std::string offload = "none";
   std::string compression = "none";
+  int64_t gradientRank = 4, compressFrom = 100;
+  /// The rank of what ranks send in place of gradients; 0: they send gradients.
+  int64_t compressedRank() const { return compression == "powersgd" ? gradientRank : 0; }
   int64_t shardsPerRank() const { return logicalShards / data; }
 };
 
@@ -485,8 +489,13 @@ template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {
   key("parallel.offload", p.offload, Choice{wordsAnd<Offload>({"auto"})},
       "Whether a GPU's moments and master weights are in the host's memory. \"auto\": if a forecast does not fit "
       "otherwise, or is faster.");
-  key("parallel.compression", p.compression, Choice{{"none"}, {"powersgd", "onebit"}},
-      "How gradients are compressed between ranks.");
+  key("parallel.compression", p.compression, Choice{{"none", "powersgd"}, {"onebit"}},
+      "How gradients are compressed between ranks. \"powersgd\": of each matrix two factors are sent, and what they "
+      "leave out is added to the next gradient.");
+  key("parallel.gradient_rank", p.gradientRank, Integer{1, 16},
+      "powersgd: rank of the factors. Matrices with no more elements than factors of this rank are sent whole.");
+  key("parallel.compress_from", p.compressFrom, Integer{0, int64_t(1) << 40},
+      "powersgd: the first step that compresses, counted from 0. Those before send whole gradients.");
 }
 
 template <typename Table> void compileKeys(Table &key, CompileConfig &c) {
