@@ -67,7 +67,7 @@ double packingSeconds(const Op &product, const MachineRates &rates);
 KernelCost costOf(const Function &f, const MachineRates &rates);
 /// Calls of a function in one optimizer step: @train_step and @update 1; @accumulate the module's `accumulate`; @foldN
 /// one for each logical shard but the last whose number, from 0, ends in exactly N binary ones; @outer one in
-/// `sync_every` steps; others 0.
+/// `sync_every` steps; others 0: @train_step_whole and @update_whole, too, which some steps at the beginning call.
 double callsPerStep(const Module &m, llvm::StringRef function);
 /// The cost of one optimizer step: that of each function times its calls.
 KernelCost costOfStep(const Module &m, const MachineRates &rates);

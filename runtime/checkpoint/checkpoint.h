@@ -13,7 +13,8 @@
 // part of the model, and model.safetensors.index.json lists them as in Hugging Face's own sharded checkpoints;
 // state/optimizer-00001-of-00004.safetensors has the rank's moments, which may be pieces
 // (runtime/checkpoint/tensor_files.h). Both kinds load on any number of ranks. Only moments of ranks that meet in outer
-// steps (passes/outer_steps.cpp) are each rank's own: they load on as many ranks, which the manifest says.
+// steps (passes/outer_steps.cpp), and what ranks leave out of gradients (passes/compress_gradients.cpp), are each
+// rank's own: they load on as many ranks, which the manifest says.
 //
 // `latest` and `best` beside these folders are relative links to the newest checkpoint and to the one with the least
 // validation loss. They are for people and other programs: gptc itself looks at the checkpoints.

@@ -157,15 +157,16 @@ int64_t memoryToSave(const Module &m, bool beside) {
 
 int64_t ranksApart(const Module &m) {
   const auto shared = factsOf<ParallelFacts>(m);
-  return shared.syncEvery > 1 ? shared.data : 1;
+  return shared.syncEvery > 1 || shared.gradientRank > 0 ? shared.data : 1;
 }
 
 std::string differenceOfRanks(int64_t there, const Module &planned, std::string &remedy) {
   const int64_t here = ranksApart(planned);
   if (there == here)
     return "";
-  remedy = there == 1 ? "compile the plan again with parallel.sync_every = 1"
-                      : fmt::format("go on with {} ranks and parallel.sync_every above 1", there);
+  remedy = there == 1
+               ? "compile the plan again with parallel.sync_every = 1 and parallel.compression = \"none\""
+               : fmt::format("go on with {} ranks, and sync_every and compression of [parallel] as they were", there);
   return there == 1 ? fmt::format("ranks that share their moments, and in the plan each of {} has its own", here)
                     : fmt::format("{} ranks with moments of their own, and the plan has {}", there,
                                   here == 1 ? std::string("one set of them") : fmt::format("{} such ranks", here));

@@ -65,8 +65,8 @@ struct OwnedFiles {
 /// save.
 int64_t memoryToSave(const Module &planned, bool beside);
 
-/// Ranks that have moments of their own, because they meet in outer steps alone (passes/outer_steps.cpp); 1 if all
-/// ranks have the same.
+/// Ranks that have moments of their own, because they meet in outer steps alone (passes/outer_steps.cpp) or leave out
+/// parts of gradients (passes/compress_gradients.cpp); 1 if all ranks have the same.
 int64_t ranksApart(const Module &m);
 /// What a checkpoint with the moments of `there` such ranks is to a plan with another number of them, "" if it has the
 /// same; `remedy` gets what it would fit.

@@ -269,7 +269,7 @@ static std::string signatureProblem(const Module &m, int64_t shards, int64_t acc
   };
   // Loss, gradient norm, learning rate; with fp16 also the loss scale.
   const std::vector<Type> step(m.state("loss_scale") ? 4 : 3, scalar);
-  const bool accumulates = accumulate > 1;
+  const bool accumulates = accumulate > 1, whole = beginsWhole(m);
   const int64_t B = fact<&BatchFacts::microBatch>(m), labels = fact<&ModelFacts::labels>(m);
   if (labels != 1 && fact<&ModelFacts::problemType>(m) == ProblemType::regression)
     return fmt::format("a regression of {} labels", labels);
@@ -289,6 +289,8 @@ static std::string signatureProblem(const Module &m, int64_t shards, int64_t acc
       {"train_step", !accumulates, counted, step},
       {"accumulate", accumulates, counted, {}},
       {"update", accumulates, {scalar}, step},
+      {"train_step_whole", whole && !accumulates, counted, step},
+      {"update_whole", whole && accumulates, {scalar}, step},
       {"outer", fact<&ParallelFacts::syncEvery>(m) > 1, {}, {}},
       {"eval", false, batch, evaluated},
       {"decode", false, {Type(DType::i32, {1, 1}), count}, {logits}},
@@ -326,6 +328,11 @@ static std::string signatureProblem(const Module &m, int64_t shards, int64_t acc
       return fmt::format("function @{} has another signature than the runtime calls", s.name);
   }
   return "";
+}
+
+bool beginsWhole(const Module &m) {
+  const auto shared = factsOf<ParallelFacts>(m);
+  return shared.gradientRank > 0 && shared.compressFrom > 0 && shared.data > 1;
 }
 
 bool choosesTokens(const Function &decode) { return decode.results().size() > 1; }
@@ -417,6 +424,8 @@ std::string resultIdentity(const Plan &plan) {
   if (const auto shared = factsOf<ParallelFacts>(m); shared.syncEvery > 1)
     text += fmt::format("sync_every={} outer_lr={} outer_momentum={}\n", shared.syncEvery, shared.outerLr,
                         shared.outerMomentum);
+  else if (shared.gradientRank > 0 && shared.data > 1)
+    text += fmt::format("gradient_rank={} compress_from={}\n", shared.gradientRank, shared.compressFrom);
   for (const auto &[key, value] : settings)
     text += fmt::format("{}={}\n", key.str(), value.str());
   std::set<std::string> orders;

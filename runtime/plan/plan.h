@@ -66,6 +66,9 @@ struct PlannedKernel {
   std::string schedule;
 };
 std::vector<PlannedKernel> kernelsOf(const Module &planned);
+/// Whether the first steps, up to ParallelFacts::compressFrom, call @train_step_whole or @update_whole in place of
+/// @train_step or @update (passes/compress_gradients.cpp).
+bool beginsWhole(const Module &m);
 /// Whether @decode or @prefill chooses the next token, too; those of earlier versions do not.
 bool choosesTokens(const Function &decode);
 

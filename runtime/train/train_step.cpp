@@ -50,7 +50,8 @@ std::unique_ptr<TrainingData> open(const Plan &plan, const std::string &pattern,
 TrainStep::TrainStep(Session &session, const TrainingData &data)
     : syncEvery(fact<&ParallelFacts::syncEvery>(*session.plan.planned)), s(session), m(*s.plan.planned), data(data),
       seed(s.plan.run.seed), accumulate(fact<&BatchFacts::accumulate>(m)),
-      perBatch(accumulate > 1 ? "accumulate" : "train_step"), batch(*m.function(perBatch)) {}
+      whole(beginsWhole(m) ? fact<&ParallelFacts::compressFrom>(m) : 0),
+      batch(*m.function(accumulate > 1 ? "accumulate" : "train_step")) {}
 
 std::unique_ptr<TrainingData> TrainStep::dataOf(const Plan &plan) {
   return open(plan, plan.run.trainData, "data.train", fact<&ModelFacts::blockSize>(*plan.planned) + 1);
@@ -62,11 +63,17 @@ std::unique_ptr<TrainingData> TrainStep::evalDataOf(const Plan &plan, const std:
 }
 
 std::vector<std::string> TrainStep::functions() const {
-  std::vector<std::string> names = {"train_step", "accumulate", "update", "outer"};
+  std::vector<std::string> names = {"train_step", "accumulate", "update", "train_step_whole", "update_whole", "outer"};
   for (const auto &f : m.functions)
     if (llvm::StringRef(f->name).starts_with("fold"))
       names.push_back(f->name);
   return names;
+}
+
+const char *TrainStep::lastFunction(int64_t done) const {
+  if (done < whole)
+    return accumulate > 1 ? "update_whole" : "train_step_whole";
+  return accumulate > 1 ? "update" : "train_step";
 }
 
 int64_t TrainStep::global() const { return Mesh::of(m).data * accumulate * batch.size(); }
@@ -89,7 +96,7 @@ void TrainStep::loadAhead(int64_t first) {
 }
 
 StepResult TrainStep::run(int64_t done, bool more) {
-  const char *last = accumulate > 1 ? "update" : "train_step";
+  const char *const last = lastFunction(done), *const perBatch = accumulate > 1 ? "accumulate" : last;
   const int64_t B = batch.size();
   const int64_t begin = done * global(), own = s.executor.index("data") * accumulate * B;
   const bool alone = syncEvery > 1;  // the mean is over this rank's part

@@ -61,10 +61,12 @@ private:
   const TrainingData &data;
   const uint64_t seed;
   const int64_t accumulate;
-  const char *const perBatch;  // the function that takes a micro-batch
+  const int64_t whole;  // steps at the beginning that send whole gradients (beginsWhole)
   SequenceBatch batch;
   int64_t loaded = -1;  // number of its first sequence
 
+  /// The function that ends the step after `done` steps.
+  const char *lastFunction(int64_t done) const;
   /// Sequences per step. Ranks along "tensor" share theirs.
   int64_t global() const;
   void load(int64_t first);

@@ -195,11 +195,11 @@ private:
   void begin() {
     // Do first what may show the plan to be wrong, then what changes files.
     const bool isFast = fact<&ParallelFacts::reduceOrder>(m) == ReduceOrder::fast;
-    if (options.certifyEvery > 0 && (Mesh::of(m).tensor > 1 || (allRanks && isFast) || !together()))
-      throw UserError(
-          ErrorCode::NotBuiltYet, "--certify: one rank cannot replay this plan",
-          "runs without parallel.tensor and parallel.sync_every, and with parallel.reduce_order = \"tree\", "
-          "can be certified");
+    const bool compressed = allRanks && fact<&ParallelFacts::gradientRank>(m) > 0;
+    if (options.certifyEvery > 0 && (Mesh::of(m).tensor > 1 || (allRanks && isFast) || !together() || compressed))
+      throw UserError(ErrorCode::NotBuiltYet, "--certify: one rank cannot replay this plan",
+                      "runs without parallel.tensor, sync_every and compression, and with parallel.reduce_order = "
+                      "\"tree\", can be certified");
     if (!steps.isShared(target))
       throw UserError(ErrorCode::Usage,
                       fmt::format("--steps {} ends between two outer steps, which are {} steps apart "

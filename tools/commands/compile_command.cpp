@@ -4,6 +4,7 @@
 #include "frontends/parameter_groups.h"
 #include "frontends/toml_config.h"
 #include "ir/facts.h"
+#include "passes/decisions.h"
 #include "runtime/checkpoint/checkpoint_files.h"
 #include "support/stderr.h"
 #include "support/words.h"
@@ -75,6 +76,9 @@ void accountOfModel(const Config &c, const Plan &plan, const CompileReport &r) {
     row("outer steps",
         fmt::format("every {} steps, learning rate {:g}, Nesterov momentum {:g}; each rank has moments of its own",
                     p.syncEvery, p.outerLr, p.outerMomentum));
+  for (const Decision &d : decisionsOf(*plan.planned))
+    if (d.pass == "compress-gradients")
+      row("gradients", fmt::format("{}: {}", d.choice, d.note));
   if (const ParallelConfig &p = c.parallel; p.logicalShards > 1)
     row(p.tensor > 1 ? "batch" : "ranks",
         fmt::format("{} share the batch{}, {} logical shards, reduced in the order of {}", p.data,

@@ -200,8 +200,8 @@ PlanForRanks::PlanForRanks(const Plan &plan, int64_t ranks, int64_t ranksPerNode
   request.settings.push_back(fmt::format("parallel.data={}", data));
   if (ranks == 1 && !open)
     request.settings.push_back("parallel.tensor=1");
-  // Ranks that meet in outer steps have one shard each, however many they are.
-  const bool apart = fact<&ParallelFacts::syncEvery>(m) > 1;
+  // Ranks that meet in outer steps, or compress gradients, have one shard each, however many they are.
+  const bool apart = fact<&ParallelFacts::syncEvery>(m) > 1 || fact<&ParallelFacts::gradientRank>(m) > 0;
   if (apart)
     request.settings.push_back(fmt::format("parallel.logical_shards={}", data));
   const bool fixed = !apart && llvm::any_of(plan.model, [](const std::string &s) {
@@ -267,7 +267,7 @@ static Config configOfSettings(const std::vector<std::string> &settings) {
 
 std::vector<std::string> PlanForRanks::settingsFor(int64_t tensor) const {
   std::vector<std::string> settings = request.settings;
-  settings.push_back("parallel.sync_every=1");  // of training alone
+  settings.insert(settings.end(), {"parallel.sync_every=1", "parallel.compression=none"});  // of training alone
   if (tensor > 1)
     settings.push_back(fmt::format("parallel.tensor={}", tensor));
   return settings;
