@@ -139,6 +139,44 @@ TEST_F(RanksTest, MeetInOuterStepsAlone) {
   EXPECT_TRUE(stateAfter(one, "made-for-two", 2) == expected);
 }
 
+// What a rank leaves out of gradients is its own, and in its checkpoints. A run in parts is one run, whether it stops
+// among the steps that send whole gradients or behind them, over TCP too.
+TEST_F(RanksTest, SendFactorsOfGradients) {
+  const std::vector<std::string> settings = {"train.steps=12",           "train.micro_batch=1",
+                                             "checkpoint.every=6",       "parallel.compression=powersgd",
+                                             "parallel.gradient_rank=1", "parallel.compress_from=4"};
+  std::vector<std::string> two = settings;
+  two.push_back("parallel.data=2");
+  const std::string plan = w.compile("factors", two), expected = stateAfter(plan, "whole", 2);
+  EXPECT_NE(expected.find("error.wte.weight"), std::string::npos);
+  EXPECT_NE(expected.find("factor.wte.weight"), std::string::npos);
+  const std::vector<std::string> lines = logLines(w.path("whole"));
+  for (const char *steps : {"3", "7"}) {
+    const Result r = run(plan, "parts", 2, {"--steps", steps});
+    ASSERT_EQ(r.code, 0) << r.output;
+    EXPECT_NE(r.output.find("gradients of rank 1 added"), std::string::npos) << r.output;
+  }
+  EXPECT_TRUE(stateAfter(plan, "parts", 2) == expected);
+  EXPECT_EQ(logLines(w.path("parts")), lines);
+  Result r = w.gptrun({plan, "--out-dir", w.path("tcp"), "--ranks-per-node", "2"}, {{"GPTC_INTERFACE", "lo"}});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_TRUE(w.finalState(w.path("tcp")) == expected);
+  r = run(plan, "parts", 1);
+  EXPECT_EQ(r.code, 5) << r.output;
+  EXPECT_NE(r.output.find("2 ranks with moments of their own"), std::string::npos) << r.output;
+  r = run(plan, "certified", 2, {"--certify", "5"});
+  EXPECT_NE(r.code, 0) << r.output;
+  r = w.gptrun({"eval", plan, "--out-dir", w.path("parts")});
+  EXPECT_EQ(r.code, 0) << r.output;
+  // One rank sends nothing; a plan for it is made anew for two.
+  const std::string one = w.compile("one", settings);
+  EXPECT_EQ(stateAfter(one, "alone", 1).find("error."), std::string::npos);
+  EXPECT_TRUE(stateAfter(one, "made-for-two", 2) == expected);
+  // With micro-batches the step ends in another function.
+  two.push_back("train.global_batch_tokens=256");
+  EXPECT_NE(stateAfter(w.compile("accumulated", two), "micro", 2).find("error.wte.weight"), std::string::npos);
+}
+
 // The largest magnitudes behind factors are those of the global batch, whoever has seen them.
 TEST_F(RanksTest, EightBitsOnOneTwoAndFourRanks) {
   const std::vector<std::string> fp8 = {"precision.compute=bf16", "precision.fp8=all"};

@@ -412,6 +412,10 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
   EXPECT_EQ(c.parallel.zeroStage, 0) << "auto, with outer steps";
   c = load(small, with({"parallel.data=2", "parallel.sync_every=500", "eval.every=0", "checkpoint.every=1000"}));
   EXPECT_EQ(c.parallel.syncEvery, 500);
+  c = load(small, with({"parallel.data=2", "parallel.compression=powersgd"}));
+  EXPECT_EQ(c.parallel.zeroStage, 0) << "auto, with compression";
+  EXPECT_EQ(c.parallel.compressedRank(), 4);
+  EXPECT_EQ(load(small, with({"parallel.data=2", "parallel.gradient_rank=2"})).parallel.compressedRank(), 0);
   c = load(small, with({"parallel.tensor=2", "parallel.logical_tensor=4"}));
   EXPECT_EQ(c.parallel.tensor, 2);
   EXPECT_EQ(c.parallel.logicalTensor, 4);
@@ -451,6 +455,29 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
         Bad{{"parallel.sync_every=5", "parallel.offload=optimizer"}, ErrorCode::NotBuiltYet, "offload = \"none\""},
         Bad{{"parallel.sync_every=5", "precision.compute=fp16"}, ErrorCode::NotBuiltYet, "compute = \"bf16\" works"},
         Bad{{"parallel.sync_every=5", "precision.compute=bf16", "precision.fp8=all"},
+            ErrorCode::NotBuiltYet,
+            "fp8 = \"off\" works"},
+        Bad{{"parallel.compression=powersgd", "parallel.zero_stage=2"},
+            ErrorCode::Contradiction,
+            "zero_stage = 0 works"},
+        Bad{{"parallel.compression=powersgd", "parallel.sync_every=5"},
+            ErrorCode::Contradiction,
+            "sync_every = 1 works"},
+        Bad{{"parallel.compression=powersgd", "parallel.tensor=2"}, ErrorCode::NotBuiltYet, "tensor = 1 works"},
+        Bad{{"parallel.compression=powersgd", "parallel.tensor=auto"}, ErrorCode::NotBuiltYet, "tensor = 1 works"},
+        Bad{{"parallel.compression=powersgd", "parallel.logical_tensor=2"},
+            ErrorCode::NotBuiltYet,
+            "logical_tensor = 1"},
+        Bad{{"parallel.compression=powersgd", "parallel.data=2", "parallel.logical_shards=4"},
+            ErrorCode::Contradiction,
+            "leave logical_shards out"},
+        Bad{{"parallel.compression=powersgd", "parallel.offload=optimizer"},
+            ErrorCode::NotBuiltYet,
+            "offload = \"none\""},
+        Bad{{"parallel.compression=powersgd", "precision.compute=fp16"},
+            ErrorCode::NotBuiltYet,
+            "compute = \"bf16\" works"},
+        Bad{{"parallel.compression=powersgd", "precision.compute=bf16", "precision.fp8=all"},
             ErrorCode::NotBuiltYet,
             "fp8 = \"off\" works"},
         Bad{{"parallel.sync_every=5", "checkpoint.every=12"}, ErrorCode::ShapeMismatch, "0, 10 or 15 works"},
