@@ -207,6 +207,35 @@ TEST_F(PlannedForecast, LogicalPartsAreThoseThatCompile) {
   EXPECT_EQ(f.estimate(s).problem, "tensor = 4 does not divide 2 logical parts");
 }
 
+// Factors of rank 2 and vectors, in a message each; errors take as much memory as the gradients of matrices.
+TEST_F(PlannedForecast, FactorsAreSentInPlaceOfGradients) {
+  ClusterConfig c = cluster();
+  c.node.latency = 1e-3;
+  const std::vector<std::string> settings = {"parallel.compression=powersgd", "parallel.gradient_rank=2"};
+  Plan plan;
+  compiled(settings, 2, plan);
+  double factors = 0, errors = 0, others = 0;
+  for (const auto &s : plan.planned->states) {
+    if (s->attrs.getString("kind") != "param")
+      continue;
+    const bool small = !plan.planned->state("error." + s->name);
+    (small ? others : errors) += double(s->type.bytes());
+    if (!small)
+      factors += 4.0 * 2 * double(s->type.dim(0) + s->type.dim(1));
+  }
+  ASSERT_GT(errors, 10 * factors);
+  const Estimate whole = forecastOf({"parallel.zero_stage=0"}, 2, c), e = forecastOf(settings, 2, c);
+  EXPECT_FALSE(e.predictedOnly);
+  EXPECT_GE(e.bytesReduced, 0.95 * (factors + others));
+  EXPECT_LE(e.bytesReduced, 1.05 * (factors + others) + 1024);
+  EXPECT_LT(e.bytesReduced, 0.2 * whole.bytesReduced);
+  EXPECT_NEAR(e.reduce - e.bytesReduced / c.node.bandwidth, 2 * (whole.reduce - whole.bytesReduced / c.node.bandwidth),
+              1e-9)
+      << "two messages in place of one";
+  EXPECT_GT(e.moments, whole.moments + 0.9 * errors);
+  EXPECT_TRUE(forecastOf({"parallel.compression=powersgd", "parallel.tensor=2"}, 2, c).predictedOnly);
+}
+
 TEST_F(PlannedForecast, WhatNoPlanCanBeIsSaid) {
   const ClusterConfig c = cluster();
   EXPECT_NE(forecastOf({"train.global_batch_tokens=192"}, 3, c).problem.find("binary tree"), std::string::npos);

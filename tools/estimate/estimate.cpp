@@ -215,7 +215,10 @@ void StepEstimate::collectives() {
     const double heads = double(m.nHead) * m.headSize();
     const double rows = layers * (4.0 * m.nEmbd + 4.0 * heads + 2.0 * m.ffnDim + (m.gated() ? m.nEmbd + m.ffnDim : 0)) +
                         double(m.vocabSize) + m.nEmbd;
-    e.reduce = send(e.bytesReduced, 2 * rows * double(software.powersgdRank) * gradientWidth, 1, 2 * buckets);
+    const int64_t rank = config.fixes("parallel.gradient_rank") ? config.parallel.gradientRank : software.powersgdRank;
+    e.reduce = send(e.bytesReduced, 2 * rows * double(rank) * gradientWidth, 1, 2 * buckets);
+    // Two products with the gradient, and two that make one of the factors.
+    e.optimizer += 8 * parameters * double(rank) / device.peak(config.precision.compute);
     // The gradient with its error is read for either factor and for what is left.
     e.optimizer += 6 * parameters * 4 / device.bandwidth;
   } else if (s.compression == "onebit") {
@@ -255,7 +258,8 @@ void StepEstimate::exchanges() {
 void StepEstimate::overlap() {
   const double everyPass = s.zeroStage == 3 || reducesEachPass ? passes : 1;
   const double most = software.overlap * (e.compute * 2 / 3 + e.recompute) / passes * everyPass;
-  if (config.parallel.syncEvery == 1)  // an outer step has nothing beside it
+  // An outer step has nothing beside it, and gptc's factors need all gradients.
+  if (config.parallel.syncEvery == 1 && !(ours && s.compression == "powersgd"))
     e.hidden = std::min(most, e.reduce + e.gather);
   e.overNetwork = along.network ? e.reduce + e.gather - e.hidden : 0;
 }
@@ -343,9 +347,7 @@ Estimate Forecaster::estimate(const Strategy &s, const CodeTimes *times) {
     e.remedy = std::move(r->remedy);
     return e;
   }
-  const bool notOurs =
-      s.compression != "none" || base.optimizer.name == "lamb" || (s.offload && base.optimizer.name == "adafactor");
-  e.predictedOnly = s.pipeline > 1 || (machines.software.isGptc() && notOurs);
+  e.predictedOnly = s.pipeline > 1 || (machines.software.isGptc() && !isBuilt(base, s));
 
   const Workload &w = workload(s.microBatch);
   const bool parts = machines.software.isGptc() && base.parallel.logicalTensor > 1;

@@ -34,8 +34,8 @@ double Forecaster::flopsOf(const Strategy &s) const {
 
 bool Forecaster::isPlanned(const Strategy &s) const {
   const bool cpu = machines.device.isCpu;
-  const bool built = s.pipeline == 1 && s.compression == "none" && base.optimizer.name != "lamb" &&
-                     base.precision.params == "fp32" && !(cpu && base.precision.compute == "tf32");
+  const bool built = s.pipeline == 1 && isBuilt(base, s) && base.precision.params == "fp32" &&
+                     !(cpu && base.precision.compute == "tf32");
   return machines.software.isGptc() && built;
 }
 
@@ -46,7 +46,8 @@ Config Forecaster::configOf(const Strategy &s) const {
   c.parallel.tensor = s.tensor;
   c.parallel.zeroStage = s.zeroStage;
   c.parallel.logicalShards = base.fixes("parallel.logical_shards") ? std::max(c.parallel.logicalShards, data) : data;
-  if (c.parallel.syncEvery > 1)
+  c.parallel.compression = s.compression;
+  if (c.parallel.syncEvery > 1 || c.parallel.compressedRank() > 0)
     c.parallel.logicalShards = data;
   c.parallel.offload = s.offload ? "optimizer" : "none";
   c.train.microBatch = s.microBatch;
@@ -60,8 +61,8 @@ Config Forecaster::configOf(const Strategy &s) const {
 }
 
 const PlannedStep &Forecaster::planned(const Strategy &s) {
-  const std::string key =
-      fmt::format("{}/{}/{}/{}/{}/{}", s.gpus, s.tensor, s.zeroStage, s.microBatch, s.accumulate, s.remat);
+  const std::string key = fmt::format("{}/{}/{}/{}/{}/{}/{}", s.gpus, s.tensor, s.zeroStage, s.microBatch, s.accumulate,
+                                      s.remat, s.compression);
   auto it = plans.find(key);
   if (it != plans.end())
     return it->second;
@@ -89,8 +90,8 @@ void Forecaster::takeTimesByCode() {
 }
 
 const CodeTimes &Forecaster::timesOf(const Strategy &s) {
-  const std::string key = fmt::format("{}/{}/{}/{}/{}/{}/{}", s.gpus, s.tensor, s.zeroStage, s.microBatch, s.accumulate,
-                                      s.remat, s.offload);
+  const std::string key = fmt::format("{}/{}/{}/{}/{}/{}/{}/{}", s.gpus, s.tensor, s.zeroStage, s.microBatch,
+                                      s.accumulate, s.remat, s.offload, s.compression);
   if (auto it = byCode.find(key); it != byCode.end())
     return it->second;
   return byCode.emplace(key, timesByCode(configOf(s), *sheet, defaultCacheDir())).first->second;
@@ -102,8 +103,8 @@ const PlannedMemory &Forecaster::plannedOnGpu(const Strategy &s) {
   if (s.zeroStage == 2 && base.parallel.reduceOrder == ReduceOrder::tree)
     few.zeroStage = 1;  // adds in the same way
   Config c = configOf(few);
-  const std::string ofAll = fmt::format("{}/{}/{}/{}/{}/{}", s.tensor, few.zeroStage, s.microBatch, few.accumulate,
-                                        s.remat, s.offload),
+  const std::string ofAll = fmt::format("{}/{}/{}/{}/{}/{}/{}", s.tensor, few.zeroStage, s.microBatch, few.accumulate,
+                                        s.remat, s.offload, s.compression),
                     key = fmt::format("{}/{}/{}", ofAll, s.data(), c.parallel.shardsPerRank());
   auto it = onGpus->known.find(key);
   if (it != onGpus->known.end())
@@ -167,7 +168,7 @@ PlannedMemory Forecaster::plannedZeRO3(const Strategy &s, const std::string &key
 }
 
 std::string Forecaster::likeOf(const Strategy &s) {
-  return fmt::format("{}/{}/{}/{}/{}", s.tensor, s.zeroStage, s.accumulate > 1, s.remat, s.offload);
+  return fmt::format("{}/{}/{}/{}/{}/{}", s.tensor, s.zeroStage, s.accumulate > 1, s.remat, s.offload, s.compression);
 }
 
 void Forecaster::takeMemory(Estimate &e, const PlannedMemory &m) const {
@@ -233,9 +234,9 @@ Estimate Forecaster::forecast(const Strategy &s) {
   e.bytesReduced = p.reduce.bytes;
   e.bytesGathered = p.gather.bytes;
   e.bytesExchanged = p.exchange.bytes;
-  // Over a network, gradients are reduced beside the backward part of the last pass; an outer step has nothing beside
-  // it.
-  if (along.network && base.parallel.syncEvery == 1)
+  // Over a network, gradients are reduced beside the backward part of the last pass; outer steps and factors, which
+  // need all gradients, have nothing beside them.
+  if (along.network && base.parallel.syncEvery == 1 && s.compression == "none")
     e.hidden = std::min(soft.overlap * (e.compute * 2 / 3 + e.recompute) / double(s.accumulate), e.reduce + e.gather);
   const double exposed = e.reduce + e.gather - e.hidden;
   e.overNetwork = along.network ? exposed : 0;

@@ -161,6 +161,9 @@ struct Refusal {
 /// Of so many ranks on several nodes of a cluster whose network is not known.
 std::optional<Refusal> refusalOfNetwork(const ClusterConfig &c, int64_t ranks);
 
+/// Whether gptc's optimizers, offload and compression do what the strategy asks for.
+bool isBuilt(const Config &base, const Strategy &s);
+
 /// One group of ranks along an axis of the mesh.
 struct Link {
   LinkRates rates;

@@ -149,6 +149,15 @@ std::optional<Refusal> refusalOfNetwork(const ClusterConfig &c, int64_t ranks) {
       "write network.nominal or network.effective into the cluster file"};
 }
 
+bool isBuilt(const Config &base, const Strategy &s) {
+  if (base.optimizer.name == "lamb" || (s.offload && base.optimizer.name == "adafactor"))
+    return false;
+  // frontends/read_settings.cpp says why not.
+  const PrecisionConfig &p = base.precision;
+  return s.compression == "none" ||
+         (s.compression == "powersgd" && s.tensor == 1 && !s.offload && p.compute != "fp16" && p.fp8 == Fp8::off);
+}
+
 Link linkOf(const ClusterConfig &c, int64_t ranks, int64_t stride) {
   Link l;
   l.ranks = ranks;
