@@ -494,7 +494,7 @@ template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {
       "leave out is added to the next gradient.");
   key("parallel.gradient_rank", p.gradientRank, Integer{1, 16},
       "powersgd: rank of the factors. Matrices with no more elements than factors of this rank are sent whole.");
-  key("parallel.compress_from", p.compressFrom, Integer{0, int64_t(1) << 40},
+  key("parallel.compress_from", p.compressFrom, Integer{0, billion},
       "powersgd: the first step that compresses, counted from 0. Those before send whole gradients.");
 }
 
