@@ -29,6 +29,32 @@ TEST(Meaning, LargestMagnitudesAreFinite) {
   EXPECT_EQ(evaluate(OpKind::row_abs_max, {row({NAN, -INFINITY})})[0].data[0], 0);
 }
 
+TEST(Meaning, OrthonormalRowsByHand) {
+  const Tensor x(Type(DType::f32, {4, 3}), {3, 0, 4, 6, 0, 8, 1, 2, 1, 0, 0, 0});
+  const std::vector<double> y = evaluate(OpKind::orthogonalize, {x})[0].data;
+  // The second is twice the first. Of the third, (1, 2, 1) less 1.4 (0.6, 0, 0.8) is left, (0.16, 2, -0.12).
+  const double length = std::sqrt(0.16 * 0.16 + 4 + 0.12 * 0.12);
+  const std::vector<double> expected = {0.6, 0, 0.8, 0, 0, 0, 0.16 / length, 2 / length, -0.12 / length, 0, 0, 0};
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_NEAR(y[i], expected[i], 1e-15) << i;
+  // What is a thousandth of the row is kept, a hundred-thousandth is not, and nothing hides a NaN.
+  auto second = [](double rest) {
+    return evaluate(OpKind::orthogonalize, {Tensor(Type(DType::f32, {2, 2}), {1, 0, 1, rest})})[0].data;
+  };
+  EXPECT_NEAR(second(1e-3)[3], 1, 1e-12);
+  EXPECT_EQ(second(1e-5)[3], 0);
+  EXPECT_TRUE(std::isnan(second(NAN)[3]));
+  EXPECT_TRUE(std::isnan(second(INFINITY)[3]));
+}
+
+TEST(Meaning, RowsThatAreNotUsableComeFromElsewhere) {
+  const Tensor x(Type(DType::f32, {4, 2}), {1, 2, 0, 0, 3, NAN, -INFINITY, 4}),
+      y(Type(DType::f32, {4, 2}), {5, 6, 7, 8, 9, 10, 11, 12});
+  EXPECT_EQ(evaluate(OpKind::usable_rows, {x, y})[0].data, (std::vector<double>{1, 2, 0, 0, 9, 10, 11, 12}));
+  EXPECT_EQ(evaluate(OpKind::usable_rows, {x, y}, attrs({{"nonzero", true}}))[0].data,
+            (std::vector<double>{1, 2, 7, 8, 9, 10, 11, 12}));
+}
+
 TEST(Meaning, GeluIsTheTanhApproximation) {
   Tensor y = evaluate(OpKind::gelu_tanh, {row({1, -2, 0.3, 0})})[0];  // torch.nn.functional.gelu(x, approximate="tanh")
   EXPECT_NEAR(y.data[0], 0.8411919906082768, 1e-15);

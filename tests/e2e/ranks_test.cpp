@@ -142,7 +142,7 @@ TEST_F(RanksTest, MeetInOuterStepsAlone) {
 // What a rank leaves out of gradients is its own, and in its checkpoints. A run in parts is one run, whether it stops
 // among the steps that send whole gradients or behind them, over TCP too.
 TEST_F(RanksTest, SendFactorsOfGradients) {
-  const std::vector<std::string> settings = {"train.steps=12",           "train.micro_batch=1",
+  const std::vector<std::string> settings = {"train.steps=12",           "train.micro_batch=2",
                                              "checkpoint.every=6",       "parallel.compression=powersgd",
                                              "parallel.gradient_rank=1", "parallel.compress_from=4"};
   std::vector<std::string> two = settings;
@@ -151,6 +151,14 @@ TEST_F(RanksTest, SendFactorsOfGradients) {
   EXPECT_NE(expected.find("error.wte.weight"), std::string::npos);
   EXPECT_NE(expected.find("factor.wte.weight"), std::string::npos);
   const std::vector<std::string> lines = logLines(w.path("whole"));
+  const std::vector<std::string> whole = {"train.steps=12", "train.micro_batch=2", "checkpoint.every=6",
+                                          "parallel.data=2", "parallel.zero_stage=0"};
+  stateAfter(w.compile("no-factors", whole), "none", 2);
+  const std::vector<std::string> others = logLines(w.path("none"));
+  ASSERT_GT(std::min(lines.size(), others.size()), 5u);
+  for (size_t i = 0; i < 4; ++i)
+    EXPECT_EQ(lines[i], others[i]) << "steps that send whole gradients";
+  EXPECT_NE(lines[4], others[4]) << "the norm is that of what factors are of";
   for (const char *steps : {"3", "7"}) {
     const Result r = run(plan, "parts", 2, {"--steps", steps});
     ASSERT_EQ(r.code, 0) << r.output;
