@@ -13,8 +13,6 @@ using kir::Expr;
 
 namespace {
 
-constexpr NotApplicable placedLate{"the pass that places it runs after gradients are made"};
-
 /// A row is taken for a sum of those before it if projecting them out leaves at most this part of its sum of squares:
 /// what is left then is mostly rounding error in f32, and not orthogonal to them.
 constexpr double leastLeft = 1e-8;

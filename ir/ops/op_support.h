@@ -54,6 +54,9 @@ inline constexpr NotApplicable betweenRanks{"the pass that places it knows what 
 inline constexpr NotApplicable noTokenSum{"it sums over no tokens, or in another order than theirs"};
 inline constexpr NotApplicable noIndices{"none of its operands holds indices"};
 
+// A reason why OpDef::grad does not apply.
+inline constexpr NotApplicable placedLate{"the pass that places it runs after gradients are made"};
+
 /// For OpDef::tokenSum: the number of dimensions of operand 0, less one.
 inline unsigned leadingDims(const Op &op) { return op.operand(0)->type.rank() - 1; }
 

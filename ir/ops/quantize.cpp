@@ -16,8 +16,6 @@ using kir::Expr;
 
 namespace {
 
-constexpr NotApplicable placedLate{"the pass that places it runs after gradients are made"};
-
 /// The power of two s with 224 < amax * s <= 448, at least 2^-100 and at most 2^100; 1 if amax is 0 or not finite.
 double scaleFor(float amax) {
   if (!(amax > 0) || std::isinf(amax))

@@ -120,7 +120,7 @@ OpDef define_row_abs_max() {
                      .name = "row_abs_max",
                      .summary = "largest magnitude over the last dimension; what is not finite counts as 0",
                      .shapes = "x [..,C] -> y [..]",
-                     .grad = NotApplicable{"the pass that places it runs after gradients are made"},
+                     .grad = placedLate,
                      .flops = 2,
                      .reference =
                          [](const double *x, int64_t n, double *y) {
