@@ -129,6 +129,13 @@ TEST(Cost, OfAnOuterStepIsSharedByItsSteps) {
   EXPECT_EQ(costOfStep(*m, plain()).flops, 10 + 20);
 }
 
+TEST(Cost, OfStepsAtTheBeginningIsLeftOut) {
+  auto m = fused("module {gradient_rank=2, compress_from=100} {\n"
+                 "func @train_step(%x: f32[10]) -> (f32[10]) { %0 = neg %x : f32[10] return %0 }\n"
+                 "func @train_step_whole(%x: f32[100]) -> (f32[100]) { %0 = neg %x : f32[100] return %0 }\n}");
+  EXPECT_EQ(costOfStep(*m, plain()).flops, 10);
+}
+
 TEST(Cost, AKernelIsOfItsAnchorsKind) {
   auto m = fused("func @f(%x: f32[64,64]) -> (f32[64,64]) {\n"
                  "%0 = neg %x : f32[64,64]\n%1 = matmul %0, %0 : f32[64,64]\nreturn %1 }");
