@@ -1,8 +1,8 @@
 // Forecaster::forecast, for configurations that have a plan. On CPUs the plan gives memory and time. On GPUs it gives
 // the memory, while the time is estimate()'s: the plan's kernels would be costed by the same costOf at the same shares
 // of the peak, because they have not been measured. estimate()'s times also compare with strategies that have no plan
-// (pipelines, 1-bit compression), are those to which gptc calibrate fits its scalars, and give the order of --search. Times
-// by code (by_code.h) take a minute for each strategy and replace them if asked for.
+// (pipelines, 1-bit compression), are those to which gptc calibrate fits its scalars, and give the order of --search.
+// Times by code (by_code.h) take a minute for each strategy and replace them if asked for.
 //
 // Deep models are planned with two and three layers, and each function's memory is extrapolated linearly. For ZeRO-0 to
 // 2 that equals the arena at full depth except for gaps between offsets (tests/estimate/memory_test.cpp). With ZeRO-3
