@@ -100,13 +100,11 @@ OpDef define_orthogonalize() {
         SampleSource s(seed);
         const int64_t few = s.between(1, 4);
         const Type x(DType::f32, {few, s.maybePadded(few + s.extent(129))});
-        // Of these rows the second is twice the first, and the last is zero.
+        // Of these rows the second is twice the first.
         Tensor dependent = s.normals(Type(DType::f32, {4, 16 + s.extent(17)}));
         const int64_t columns = dependent.type.dim(1);
-        for (int64_t c = 0; c < columns; ++c) {
+        for (int64_t c = 0; c < columns; ++c)
           dependent.data[columns + c] = 2 * dependent.data[c];
-          dependent.data[3 * columns + c] = 0;
-        }
         return {{.operandTypes = {x}}, {.operandTypes = {dependent.type}, .operandValues = {dependent}}};
       },
   };
