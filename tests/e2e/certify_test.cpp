@@ -383,6 +383,27 @@ TEST_F(CertifyTest, ARunIsCertifiedAfterwards) {
   EXPECT_FALSE(fs::exists(out + "/certificate"));
 }
 
+// A replay makes no outer steps: it says so, and calls no honest run false.
+TEST_F(CertifyTest, OuterStepsAreNotReplayed) {
+  auto refused = [](const Result &r, const std::string &words) {
+    EXPECT_EQ(r.code, 3) << r.output;
+    for (const std::string &word : {std::string("GPTC0208"), std::string("parallel.sync_every = 3"), words})
+      EXPECT_NE(r.output.find(word), std::string::npos) << word << " is not in\n" << r.output;
+  };
+  const std::vector<std::string> keeps = {"checkpoint.every=6", "checkpoint.keep=10"};
+  std::vector<std::string> apart = keeps;
+  apart.insert(apart.end(), {"parallel.sync_every=3", "parallel.outer_momentum=0"});
+  const std::string plan = w.compile("plan", keeps), outer = w.compile("outer", apart), out = w.path("out");
+  w.train(outer, "alone");
+  refused(w.gptc({"certify", w.path("alone"), "--plan", outer}), "cannot be replayed");
+  EXPECT_FALSE(fs::exists(w.path("alone/certificate")));
+  // A part of a run: the others are replayed.
+  w.train(plan, "out", {"--certify", "1", "--steps", "6"});
+  w.train(outer, "out");
+  refused(verify(), "begin behind step 6");
+  expectEqual("equal: steps 1 to 6 replayed, 6 steps certified", {"--steps", "1..6"});
+}
+
 TEST_F(CertifyTest, BadInput) {
   const std::string plan = w.compile("plan"), out = w.path("out");
   auto refused = [&](const std::vector<std::string> &args, int code, const std::string &words) {

@@ -1,4 +1,5 @@
 // gptc certify and gptc verify: a run's steps computed again, to write down or to compare what they compute.
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "runtime/train/replay.h"
 #include "support/diagnostics.h"
@@ -23,6 +24,9 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
+constexpr const char *kOfOneRank =
+    "runs without parallel.tensor and parallel.sync_every, and with parallel.reduce_order = \"tree\", can";
+
 struct ReplayOptions {
   std::string run, plan, data;
   std::optional<std::string> steps;
@@ -40,6 +44,13 @@ std::pair<int64_t, int64_t> parseSteps(const std::string &text) {
     throw UserError(ErrorCode::Usage, fmt::format("--steps {} is no span of steps", text),
                     "for example --steps 101..200, or --steps 150 for one");
   return {from, to};
+}
+
+/// Throws UserError for outer steps: a replay calls the functions of a step alone, and one rank has no other's part.
+void requireNoOuterSteps(const Plan &plan, const std::string &help) {
+  if (const int64_t every = fact<&ParallelFacts::syncEvery>(*plan.planned); every > 1)
+    throw UserError(ErrorCode::NotBuiltYet,
+                    fmt::format("a run with parallel.sync_every = {} cannot be replayed", every), help);
 }
 
 /// The plan for one rank, whose bits are those of the given one. One that has to be made lies in a temporary folder.
@@ -60,7 +71,7 @@ Plan forOneRank(Plan plan) {
   if (resultIdentity(one) != resultIdentity(plan))
     throw UserError(ErrorCode::NotBuiltYet,
                     fmt::format("a run of {} ranks whose bits one rank does not give cannot be replayed", ranks),
-                    "runs with parallel.reduce_order = \"tree\" and without parallel.tensor can");
+                    kOfOneRank);
   one.run = plan.run;
   return one;
 }
@@ -130,6 +141,9 @@ void verify(const ReplayOptions &o) {
     if (request.from > request.to || span.origin.since >= to)
       continue;
     Plan plan = Certificate::loadPlanOf(o.run, span.origin);
+    requireNoOuterSteps(plan, fmt::format("{}; --steps names others of this run, if there are any: its outer steps "
+                                          "begin behind step {}",
+                                          kOfOneRank, span.origin.since));
     if (!o.data.empty())
       plan.run.trainData = absolutePath(o.data);
     const ReplayReport report = replayWith(std::move(plan), o, std::move(request));
@@ -165,6 +179,7 @@ void verify(const ReplayOptions &o) {
 
 void certify(const ReplayOptions &o) {
   Plan plan = loadPlan(o.plan);
+  requireNoOuterSteps(plan, kOfOneRank);
   if (!o.data.empty())
     plan.run.trainData = absolutePath(o.data);
   if (plan.run.trainData.empty())
