@@ -392,8 +392,6 @@ private:
       ++trainSteps;
       keep(took);
       ++step;
-      if (const std::string found = firstFound(); r.finite() && !found.empty())
-        hidden(found);
       if (r.finite())
         skipped = 0;
       else if (r.overflowed())
@@ -403,6 +401,9 @@ private:
         diverged(r, before, ++skipped);
       if (!together() && steps.isShared(step))
         synchronize(times);
+      // Only behind the outer step, without which the step must not be saved.
+      if (const std::string found = firstFound(); r.finite() && !found.empty())
+        hidden(found);
       if (certifying)
         certify(certifying->end(r));
       Pulse::get().step(step);
@@ -518,8 +519,6 @@ private:
     observe(step);
     times ? times->beside([&] { steps.synchronize(); }) : steps.synchronize();
     s.executor.observer = nullptr;
-    if (const std::string found = firstFound(); !found.empty())
-      hidden(found);
     trainNs += double(monotonicNow() - begin);
   }
 
@@ -575,7 +574,8 @@ private:
 
   /// The observer of all kernels; null if there is none.
   KernelObserver *observing() { return checked ? &*checked : nullptr; }
-  /// The first non-finite value since the last call; "" if there is none. All ranks must call it together.
+  /// The first non-finite value since the last call; "" if there is none. All ranks must call it together, unless outer
+  /// steps are their only meetings: each then tells of itself.
   std::string firstFound() {
     if (!checked)
       return "";
@@ -591,8 +591,8 @@ private:
                     "the loss may be good all the same: without --check the run goes on");
   }
 
-  /// Runs the step again from the same state and scans every result. Ranks run the same kernels, so the earliest
-  /// finding of any rank is the origin.
+  /// Runs the step again from the same state and scans every result. Ranks that do every step together run the same
+  /// kernels, so the earliest finding of any is the origin; with outer steps a rank replays its own step.
   std::string explain() {
     Pulse::Busy busy("looking for the first value that is not finite");
     constexpr int64_t never = INT64_MAX;
