@@ -1,8 +1,11 @@
 // What gptrun says to bad input: a coded error with the fix, the right exit code, nothing lost.
+#include "runtime/plan/manifest.h"
+#include "support/files.h"
 #include "support/json.h"
 #include "tests/support/harness.h"
 
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <thread>
@@ -143,6 +146,32 @@ TEST_F(BadInput, DivergenceIsExplained) {
   skip = w.gptrun({w.compile("fp16-plan", wild)});
   EXPECT_NE(skip.output.find("norm nan"), std::string::npos) << skip.output;
   EXPECT_EQ(skip.output.find("-nan"), std::string::npos) << skip.output;
+}
+
+// What --check finds ends a run behind the outer step of its step, so that what is saved is what a run without it has.
+TEST_F(BadInput, AFindingIsSavedBehindItsOuterStep) {
+  const std::string plan = w.compile("plan", {"train.steps=4", "parallel.sync_every=3"});
+  ASSERT_EQ(w.gptrun({plan, "--steps", "3"}).code, 0);
+  // First moments whose quotients overflow: the loss, which comes before the update, is good.
+  const std::string folder = w.path("out/checkpoints/step-00000003"), name = "state/optimizer.safetensors";
+  std::string bytes = readFile(folder + "/" + name);
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const auto tensors = gptc::parseJson<nlohmann::ordered_json>(bytes.substr(sizeof header, header));
+  const auto places = tensors.at("m.wte.weight").at("data_offsets").get<std::vector<size_t>>();
+  constexpr float large = 3e38f;
+  for (size_t at = places[0]; at < places[1]; at += sizeof large)
+    std::memcpy(bytes.data() + sizeof header + header + at, &large, sizeof large);
+  writeFile(folder + "/" + name, bytes);
+  auto manifest = gptc::parseJson<nlohmann::ordered_json>(readFile(folder + "/manifest.json"));
+  manifest["files"][name] = gptc::blake3(bytes);
+  manifest["blake3"] = gptc::manifestChecksum(manifest);
+  writeFile(folder + "/manifest.json", manifest.dump(2));
+  fs::copy(w.path("out"), w.path("checked"), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  ASSERT_EQ(w.gptrun({plan}).code, 0);
+  expect(w.gptrun({plan, "--out-dir", w.path("checked"), "--check"}), 4, "GPTC0406", "step 4: a value that is not");
+  EXPECT_EQ(w.finalState(w.path("out")).rfind("step-00000004", 0), 0u);
+  EXPECT_TRUE(w.finalState(w.path("checked")) == w.finalState(w.path("out")));
 }
 
 TEST_F(BadInput, AnErrorKeepsTheOlderCheckpoints) {
