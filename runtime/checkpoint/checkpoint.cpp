@@ -78,8 +78,11 @@ void readState(Executor &executor, const QuantizedWeights &few, const State &s, 
     storeWhole(executor, s, all);
 }
 
-/// Whether a checkpoint of another plan may lack this counter. The runtime itself sets the two named ones.
+/// Whether a checkpoint of another plan may lack this counter, of which the runtime itself sets the two named ones, or
+/// this moment: outer steps (passes/outer_steps.cpp) may begin with any step.
 bool startsAfresh(const State &s) {
+  if (kindOf(s) == StateKind::moment)
+    return llvm::StringRef(s.name).starts_with("outer.");
   return kindOf(s) == StateKind::counter && fact<&InitialFacts::init>(s) != Initial::normal && s.name != "step" &&
          s.name != "rng_seed";
 }
@@ -139,7 +142,10 @@ std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity
       notes.push_back(note);
   }
   for (const State *s : fresh)
-    names.push_back(s->name), values.push_back(fmt::format("{:g}", constantValue(*s)));
+    if (const char *outer = "the moments of outer steps"; kindOf(*s) != StateKind::moment)
+      names.push_back(s->name), values.push_back(fmt::format("{:g}", constantValue(*s)));
+    else if (!llvm::is_contained(names, outer))
+      names.push_back(outer), values.push_back("0");
   if (!names.empty())
     notes.push_back(
         fmt::format("not in the checkpoint: {}; starting at {}", fmt::join(names, ", "), fmt::join(values, ", ")));
@@ -495,7 +501,7 @@ static CheckpointInfo loadOne(Executor &executor, const std::string &dir, int64_
              fmt::format("compile the plan again with optimizer.name = \"{}\", or begin another run with these "
                          "weights: model.init_from = \"ckpt:{}\"",
                          was, info.dir));
-  if (std::string what = differenceOfRanks(manifest.ranksApart, planned, remedy); !parametersOnly && !what.empty())
+  if (std::string what = parametersOnly ? "" : differenceOfRanks(manifest.ranksApart, planned, remedy); !what.empty())
     mismatch(what, fmt::format("{}, or begin another run with these weights: model.init_from = \"ckpt:{}\"", remedy,
                                info.dir));
   if (std::string different = differenceOf(info.model, model, remedy); !different.empty())

@@ -245,6 +245,36 @@ TEST(CheckpointOfRanks, MomentsOfRanksApartLoadOnAsManyRanks) {
   }
 }
 
+// One rank may begin with outer steps at any checkpoint.
+TEST(CheckpointOfRanks, OuterStepsBeginWithMomentsOfZero) {
+  TempDir dir;
+  const CheckpointStore store(dir.path);
+  ASSERT_EQ(onRanks({},
+                    [&](Executor &e) {
+                      fillStates(e, 3);
+                      store.save(e, {3, "plan", identity(), "data", "", {}});
+                    }),
+            std::vector<int>(1, 0));
+  const auto loaded = onRanks({.apart = true}, [&](Executor &e) {
+    fillStates(e, 9);
+    const auto info = store.loadNewest(e, identity(), false, [](const std::string &w) { ADD_FAILURE() << w; });
+    ASSERT_TRUE(info);
+    EXPECT_EQ(info->notes,
+              std::vector<std::string>{"not in the checkpoint: the moments of outer steps; starting at 0"});
+    for (const auto &s : e.planned().states) {
+      if (s->type.dtype != DType::f32)
+        continue;
+      std::vector<float> padded(s->type.paddedElements()), dense(s->type.elements());
+      loadWhole(e, *s, padded.data());
+      copyFromPadded(s->type, padded.data(), dense.data());
+      const bool isNew = s->name.starts_with("outer.");
+      for (size_t i = 0; i < dense.size(); ++i)
+        ASSERT_EQ(dense[i], isNew ? 0 : valueOf(s->attrs.getString("of", s->name), int64_t(i)) + 3) << s->name;
+    }
+  });
+  EXPECT_EQ(loaded, std::vector<int>(1, 0));
+}
+
 TEST(CheckpointOfRanks, EachWritesItsShareOnce) {
   TempDir dir;
   onRanks({4, 1}, [&](Executor &e) {
