@@ -363,6 +363,8 @@ private:
     Pulse::get().step(step);
     int skipped = 0;
     bool stop = false;
+    if (!steps.isShared(step))
+      signals.inStep(steps.nextShared(step));
     for (;;) {
       if (steps.isShared(step)) {
         signals.after(step);
@@ -409,7 +411,7 @@ private:
       Pulse::get().step(step);
       report(r);
       // Only after the step has been counted: if this fails, states and step must agree.
-      if (isTraced(step) && (!isTraced(step + 1) || step == target || StopSignals::asked()))
+      if (isTraced(step) && (!isTraced(step + 1) || step == target || (StopSignals::asked() && steps.isShared(step))))
         trace.write(fmt::format("{}/trace{}.json", run.outDir, first() ? "" : fmt::format("-{}", rank())));
     }
     finishSaving();
