@@ -110,6 +110,7 @@ private:
   std::optional<Utilization> utilization;  // on the first rank, whose peak counts for all
   int64_t evaluated = 0;                   // step of the last evaluation
   double valLoss = NAN;                    // its result, if this process has computed it
+  int64_t skippedApart = 0;                // steps since the last outer step that this rank has skipped
   bool saveFailed = false, saidOfLinks = false;
   std::vector<int32_t> prompt;  // for samples; empty: no samples
   // Since the last line of the log:
@@ -521,7 +522,21 @@ private:
     observe(step);
     times ? times->beside([&] { steps.synchronize(); }) : steps.synchronize();
     s.executor.observer = nullptr;
+    gatherSkips();
     trainNs += double(monotonicNow() - begin);
+  }
+  /// Has the first rank say what each other has skipped since the last outer step. All ranks must call it together.
+  void gatherSkips() {
+    if (!allRanks || run.onNonfinite != "skip")
+      return;
+    std::vector<int64_t> skips(world());
+    allRanks->run({{Collective::Kind::all_gather, &skippedApart, skips.data(), 1, DType::i64}}, SumOrder::fast);
+    skippedApart = 0;
+    for (size_t r = 1; first() && r < skips.size(); ++r)
+      if (skips[r] > 0)
+        progress.say(fmt::format("step {}: rank {} has skipped {} step{} since the last outer step: loss or gradient "
+                                 "norm not finite",
+                                 step, r, skips[r], skips[r] == 1 ? "" : "s"));
   }
 
   StepResult runStep() {
@@ -547,6 +562,7 @@ private:
     const std::string how = options.check ? "explain" : run.onNonfinite;
     if (how == "skip" && inARow < kMostInARow) {
       progress.say(what + "; skipped");
+      ++skippedApart;
       return;
     }
     if (how == "skip")

@@ -185,6 +185,29 @@ TEST_F(RanksTest, SendFactorsOfGradients) {
   EXPECT_NE(stateAfter(w.compile("accumulated", two), "micro", 2).find("error.wte.weight"), std::string::npos);
 }
 
+// Between outer steps only a rank itself sees that it skips a step; who reads rank 0 is told behind the next one.
+TEST_F(RanksTest, RankZeroTellsOfStepsThatOthersSkip) {
+  const std::string plan =
+      w.compile("wild", {"train.steps=12", "train.micro_batch=1", "parallel.data=2", "parallel.sync_every=3",
+                         "optimizer.lr=900", "train.grad_clip=0", "train.on_nonfinite=skip", "eval.every=0"});
+  const Result r = run(plan, "out", 2);
+  ASSERT_EQ(r.code, 0) << r.output;
+  const std::string own = readFile(w.path("out/ranks/rank-0001.log"));
+  auto skips = [&](int step) {
+    const size_t at = own.find("\"step " + std::to_string(step) + ": loss ");
+    return at != std::string::npos && own.substr(at, own.find('\n', at) - at).find("; skipped") != std::string::npos;
+  };
+  int total = 0;
+  for (int step = 3; step <= 12; step += 3) {
+    const int count = skips(step - 2) + skips(step - 1) + skips(step);
+    const std::string said = "step " + std::to_string(step) + ": rank 1 has skipped " + std::to_string(count) + " step";
+    EXPECT_EQ(r.output.find(said) != std::string::npos, count > 0) << said << "\n" << r.output << own;
+    total += count;
+  }
+  EXPECT_GT(total, 0) << own;
+  EXPECT_EQ(own.find("rank 1 has skipped"), std::string::npos) << own;
+}
+
 // The largest magnitudes behind factors are those of the global batch, whoever has seen them.
 TEST_F(RanksTest, EightBitsOnOneTwoAndFourRanks) {
   const std::vector<std::string> fp8 = {"precision.compute=bf16", "precision.fp8=all"};
