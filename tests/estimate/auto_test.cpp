@@ -7,6 +7,7 @@
 #include "tests/support/whole_run.h"
 #include "tools/compiler/compile.h"
 #include "tools/estimate/forecast.h"
+#include "tools/planner/plan_memory.h"
 #include "tools/study/explain.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -95,6 +96,18 @@ TEST(AutoZeroStage, LeavesAloneWhatIsWrittenAndWhatHasNoChoice) {
     EXPECT_FALSE(chooseZeroStage(c, hostTarget(), 1)) << setting;
     EXPECT_EQ(c.parallel.zeroStage, before) << setting;
   }
+}
+
+// Ranks of other machines do not share the memory of this one. What passes may take is no rank's share.
+TEST(AutoParallel, IsDecidedForTheMemoryOfARankOfThisMachine) {
+  const Config c = model({});
+  const PlanMemory all = memoryForPlans(c, hostTarget(), true, 0), two = memoryForPlans(c, hostTarget(), true, 2);
+  EXPECT_EQ(all.ofRank, all.ofPlan / 4);
+  EXPECT_EQ(two.ofRank, two.ofPlan / 2);
+  const PlanMemory gpu = memoryForPlans(model({"compile.target=cuda:sm_90a", "compile.gpu_memory=24GiB"}),
+                                        cudaTarget("cuda:sm_90a"), false, 2);
+  EXPECT_GT(gpu.ofPlan, int64_t(1) << 33);
+  EXPECT_EQ(gpu.ofRank, gpu.ofPlan) << "each rank has its own";
 }
 
 const Decision *named(const std::vector<Decision> &all, llvm::StringRef name) {

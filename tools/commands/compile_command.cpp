@@ -202,6 +202,7 @@ void tuneFirst(const CompileRequest &request) {
   t.modelFile = request.modelFile, t.settings = request.settings, t.cacheDir = request.cacheDir;
   t.seconds = config.compile.autotuneSeconds;
   t.onlyNew = true;
+  t.clusterFile = request.clusterFile;
   t.ranksPerNode = request.ranksPerNode;
   try {
     const TuneReport r = tune(t, [](const TuneProgress &) {});

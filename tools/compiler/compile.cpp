@@ -8,14 +8,13 @@
 #include "frontends/toml_config.h"
 #include "ir/facts.h"
 #include "ir/mesh.h"
-#include "runtime/cuda/cuda_executor.h"
-#include "runtime/device/arena.h"
 #include "runtime/tuning/cache_secret.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/words.h"
 #include "tools/estimate/auto.h"
 #include "tools/planner/gir_file.h"
+#include "tools/planner/plan_memory.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -36,18 +35,6 @@ private:
 };
 
 constexpr int64_t boundless = int64_t(1) << 62;
-
-/// Bytes of memory that a plan may use; the rest is for its process and others. The memory of a GPU elsewhere is known
-/// only by compile.gpu_memory.
-int64_t memoryForPlans(const Config &config, const Target &target, bool here) {
-  if (target.isCuda() && config.fixes("compile.gpu_memory"))
-    return arenaRoom(gpuMemoryOf(config, target, here), target,
-                     Mesh{config.parallel.data, config.parallel.tensor}.ranks());
-  if (target.isCuda())
-    return here ? cuda::CudaExecutor::memoryForPlans(target) : boundless;
-  const int64_t available = availableMemory();
-  return available - std::max<int64_t>(256 << 20, available / 20);
-}
 
 }  // namespace
 
@@ -123,12 +110,9 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   plan.run = request.run ? *request.run : runSettings(config);
 
   const Stopwatch passes;
+  const PlanMemory memory = memoryForPlans(config, plan.target, here, request.ranksPerNode);
   if (!gir) {
-    // Ranks of one machine share its memory, but their number is unknown before they start.
-    const int64_t available = memoryForPlans(config, plan.target, here);
-    const int64_t ranks = Mesh{config.parallel.data, config.parallel.tensor}.ranks();
-    const std::vector<Decision> chosen =
-        chooseParallel(config, plan.target, plan.target.isCuda() ? available : available / ranks, request.clusterFile);
+    const std::vector<Decision> chosen = chooseParallel(config, plan.target, memory.ofRank, request.clusterFile);
     const std::string records = here ? request.cacheDir : "";
     report.micro = chooseMicroBatch(config, plan.target, here,
                                     [&](const Config &c) { return planModule(c, plan.target, records, boundless); });
@@ -143,7 +127,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
     report.noFamilyHolds = std::move(folder.differing);
     report.tokenizerProblem = std::move(folder.tokenizerProblem);
   }
-  report.available = memoryForPlans(config, plan.target, here);
+  report.available = memory.ofPlan;
   if (report.micro && !report.micro->fits)
     report.available = std::min(report.available, report.micro->room);  // recomputation must stay within it
   const bool tune = config.compile.autotune != "off" && (here || !plan.target.isCuda());

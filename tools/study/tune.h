@@ -19,6 +19,7 @@ struct TuneRequest {
   std::string cacheDir;
   double seconds = 120;                     // time limit, not counting the measurement of the machine
   unsigned threads = 0;                     // 0: as hostTarget() decides
+  std::string clusterFile;                  // machines for which "auto" in [parallel] is decided; "": one node
   int64_t ranksPerNode = 0;                 // ranks of the plan on this machine; 0: all
   bool again = false;                       // also measure what is known
   bool onlyNew = false;                     // do nothing if all is known

@@ -7,11 +7,11 @@
 #include "frontends/toml_config.h"
 #include "ir/facts.h"
 #include "ir/mesh.h"
-#include "runtime/device/arena.h"
 #include "runtime/launch/cores.h"
 #include "support/cpus.h"
 #include "support/diagnostics.h"
 #include "tools/estimate/auto.h"
+#include "tools/planner/plan_memory.h"
 #include "tools/planner/plan_module.h"
 #include "tools/study/tune_search.h"
 
@@ -59,9 +59,9 @@ TuneReport tuneRank(const TuneRequest &request, const Config &given,
   const int64_t here = request.ranksPerNode ? request.ranksPerNode : ranks;
   requireCpus(here, usableCpuCount());
   const Target machine = hostTarget(request.threads), target = hostTarget(request.threads, unsigned(here));
-  const int64_t available = availableMemory();
-  chooseParallel(config, machine, available / ranks);
-  const std::unique_ptr<Module> planned = planModule(config, machine, "", available);
+  const PlanMemory memory = memoryForPlans(config, machine, true, here);
+  chooseParallel(config, machine, memory.ofRank, request.clusterFile);
+  const std::unique_ptr<Module> planned = planModule(config, machine, "", memory.ofPlan);
 
   std::vector<std::vector<int>> cpus = shareCpus(orderedCpus(), int(here));
   const Bound bound(cpus.at(0));
