@@ -22,6 +22,7 @@
 #include <filesystem>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 namespace gptc {
 
@@ -361,6 +362,22 @@ void checkBatch(ConfigReader &r, const ModelConfig &m, const ParallelConfig &p, 
   t.accumulate = t.globalBatchTokens / (t.microBatch * block * p.data);
 }
 
+/// Without outer steps, what says how they update changes nothing.
+void checkOuterUpdate(ConfigReader &r, const ParallelConfig &p) {
+  if (p.syncEvery > 1 || !r.good("parallel.sync_every"))
+    return;
+  const ParallelConfig usual;  // its values, which `gptc config` writes out, say nothing
+  const std::tuple<const char *, double, double> keys[] = {
+      {"parallel.outer_lr", p.outerLr, usual.outerLr},
+      {"parallel.outer_momentum", p.outerMomentum, usual.outerMomentum}};
+  for (const auto &[key, value, other] : keys)
+    if (value != other && r.good(key))
+      r.complain(key, ErrorCode::Contradiction,
+                 fmt::format("{} = {:g} is for outer steps, and parallel.sync_every = 1 makes none", key, value),
+                 fmt::format("must be left out{}", lineOf(r, "parallel.sync_every")),
+                 {"or write sync_every, the steps from one outer step to the next"});
+}
+
 /// Checks that what all ranks do with one set of parameters falls on outer steps.
 void checkOuterPeriods(ConfigReader &r, const Config &c) {
   const int64_t every = c.parallel.syncEvery;
@@ -473,7 +490,9 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
                {"eval.sample_prompt = \"\\n\" works, or eval.sample_every = 0"});
   checkLabels(r, c);
   if (!forecast) {
-    if (!settingsOnly)  // else the run's settings come from elsewhere
+    if (!settingsOnly)  // other settings have been through here, and sync_every may have been set to 1 since
+      checkOuterUpdate(r, c.parallel);
+    if (!file.empty())  // else the run's settings come from elsewhere
       checkOuterPeriods(r, c);
     compareWeights(r, c);
     noteLength(r, c);

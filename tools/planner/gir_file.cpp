@@ -94,7 +94,7 @@ void checkAttributes(const Module &m, const std::string &path) {
   try {
     std::vector<std::string> settings = settingsOf(m);
     llvm::erase(settings, "precision.compute=\"tf32\"");  // its target is not known here
-    loadConfig(".gir", settings, [](const std::string &) { return int64_t(0); });
+    loadConfig("", settings, [](const std::string &) { return int64_t(0); });
   } catch (const UserError &e) {
     std::vector<Diagnostic> found;
     for (Diagnostic d : e.diagnostics) {

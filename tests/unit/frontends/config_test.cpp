@@ -416,6 +416,8 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
   EXPECT_EQ(c.parallel.zeroStage, 0) << "auto, with compression";
   EXPECT_EQ(c.parallel.compressedRank(), 4);
   EXPECT_EQ(load(small, with({"parallel.data=2", "parallel.gradient_rank=2"})).parallel.compressedRank(), 0);
+  c = load(small, with({"parallel.outer_lr=0.7", "parallel.outer_momentum=0.9"}));
+  EXPECT_EQ(c.parallel.syncEvery, 1) << "defaults say nothing";
   c = load(small, with({"parallel.tensor=2", "parallel.logical_tensor=4"}));
   EXPECT_EQ(c.parallel.tensor, 2);
   EXPECT_EQ(c.parallel.logicalTensor, 4);
@@ -482,13 +484,41 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
             "fp8 = \"off\" works"},
         Bad{{"parallel.sync_every=5", "checkpoint.every=12"}, ErrorCode::ShapeMismatch, "0, 10 or 15 works"},
         Bad{{"parallel.sync_every=5", "checkpoint.every=3"}, ErrorCode::ShapeMismatch, "0 or 5 works"},
-        Bad{{"parallel.sync_every=300", "eval.every=0"},
-            ErrorCode::ShapeMismatch,
-            "checkpoint.every = 0, 900 or 1200"}}) {
+        Bad{{"parallel.sync_every=300", "eval.every=0"}, ErrorCode::ShapeMismatch, "checkpoint.every = 0, 900 or 1200"},
+        Bad{{"parallel.outer_lr=0.5"}, ErrorCode::Contradiction, "or write sync_every"},
+        Bad{{"parallel.outer_momentum=0.5", "parallel.sync_every=1"},
+            ErrorCode::Contradiction,
+            "or write sync_every"}}) {
     std::vector<Diagnostic> e = errors(small, with(b.settings));
     ASSERT_EQ(e.size(), 1u) << b.settings[0];
     EXPECT_EQ(e[0].code, b.code) << b.settings[0];
     EXPECT_NE(e[0].help.at(0).find(b.help), std::string::npos) << e[0].help.at(0);
+  }
+}
+
+// A module says how far outer steps are apart; the periods of its run are set beside it, or are defaults.
+TEST_F(ConfigTest, PeriodsOfAModulesRunFallOnOuterSteps) {
+  auto read = [](const char *file, const std::vector<std::string> &more) {
+    std::vector<std::string> settings = {"model.n_layer=1",    "model.n_head=1",      "model.n_embd=8",
+                                         "model.vocab_size=9", "model.block_size=16", "train.micro_batch=1",
+                                         "train.steps=1",      "data.train=t.bin"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return loadConfig(file, settings, [](const std::string &) { return int64_t(0); });
+  };
+  const std::vector<std::string> between = {"parallel.sync_every=5", "checkpoint.every=12"};
+  EXPECT_EQ(read("", between).parallel.syncEvery, 5) << "a run's settings come from elsewhere";
+  EXPECT_EQ(read("m.gir", {"parallel.sync_every=5", "checkpoint.every=15"}).run.checkpointEvery, 15);
+  for (const auto &[settings, help] :
+       {std::pair{between, "checkpoint.every = 0, 10 or 15 works"},
+        {std::vector<std::string>{"parallel.sync_every=300"}, "checkpoint.every = 0, 900 or 1200 works"}}) {
+    try {
+      read("m.gir", settings);
+      ADD_FAILURE() << help;
+    } catch (const UserError &e) {
+      ASSERT_EQ(e.diagnostics.size(), 1u);
+      EXPECT_EQ(e.diagnostics[0].code, ErrorCode::ShapeMismatch);
+      EXPECT_EQ(e.diagnostics[0].help.at(0), help);
+    }
   }
 }
 
