@@ -209,7 +209,8 @@ void StepEstimate::collectives() {
     // In f32: what parameters have moved. Parameter, anchor, difference and moment are read and written.
     const double often = 1 / double(config.parallel.syncEvery);
     e.reduce = send(e.bytesReduced, 2 * parameters * 4, often, 2 * std::max(1.0, parameters * 4 / 100e6));
-    e.optimizer += often * 9 * parameters * 4 / device.bandwidth;
+    if (!times)  // else the code of @outer is in the plan's times
+      e.optimizer += often * 9 * parameters * 4 / device.bandwidth;
   } else if (s.compression == "powersgd") {
     // Vogels et al. 2019: factors P and Q of each matrix; everything else is small.
     const double heads = double(m.nHead) * m.headSize();
