@@ -452,6 +452,9 @@ TEST_F(TuneTest, BenchMeasuresMachineStepAndKernels) {
   EXPECT_GT(step["tokens_per_s"].get<double>(), 0);
   EXPECT_GT(step["mfu"].get<double>(), 0);
   EXPECT_LT(step["mfu"].get<double>(), 1);
+  const Result o = gptc({"bench", "step", w.modelFile(), "--steps", "1", "--set", "parallel.sync_every=3"});
+  ASSERT_EQ(o.code, 0) << o.output;
+  EXPECT_NE(o.output.find("without the outer step that follows every 3 of them"), std::string::npos) << o.output;
   const Result k = gptc({"bench", "kernels", w.modelFile(), "--steps", "2", "--json"});
   ASSERT_EQ(k.code, 0) << k.output;
   double matmuls = 0;

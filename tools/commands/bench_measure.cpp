@@ -127,6 +127,7 @@ void step(const Request &r) {
     seconds.push_back(runner->step());
   const Spread s = spreadOf(seconds);
   Utilization utilization(0, {}, runner->session.executor.peak(compute), compute);
+  const int64_t every = fact<&ParallelFacts::syncEvery>(*runner->session.plan.planned);
   const double mfu = utilization.at(flops / s.median, [](const std::string &text) { printError("{}\n", text); }).mfu;
   if (r.json) {
     const MachineSpeed speed = measureSpeed(runner->session.pool, runner->session.host, defaultCacheDir());
@@ -140,6 +141,8 @@ void step(const Request &r) {
   }
   fmt::print("{:.2f} ms per step ({:.2f}..{:.2f}, {} steps), {:.0f} tokens/s; MFU {:.1f}%: {}\n", 1e3 * s.median,
              1e3 * s.least, 1e3 * s.most, r.steps, tokens / s.median, 100 * mfu, utilization.describe());
+  if (every > 1)
+    fmt::print("without the outer step that follows every {} of them\n", every);
 }
 
 void kernels(const Request &r) {
