@@ -175,14 +175,14 @@ int runTraining(const RunOptions &o) {
     t.certifyEvery = o.certifyEvery;
     t.answersStops = w.rank == 0 && w.source != World::Source::launcher;
     RunTimes times;
-    ClassTimes kernels;
+    ClassTimes kernels, ofOuter;
     t.times = &times;
     if (!session.plan.target.isCuda())  // observing would break up the CUDA graph
-      t.watch = &kernels;
+      t.watch = &kernels, t.watchOuter = &ofOuter;
     train(session, t);
     if (w.rank != 0)
       return;
-    if (const std::string line = forecastLine(session, w.nodes, times, kernels);
+    if (const std::string line = forecastLine(session, w.nodes, times, kernels, ofOuter);
         !line.empty() && !appendForecast(session.plan.run.outDir, line))
       printError("warning: forecast.jsonl cannot be written in {}\n", session.plan.run.outDir);
   });

@@ -520,7 +520,13 @@ private:
   void synchronize(std::optional<RankTimes> &times) {
     const int64_t begin = monotonicNow();
     observe(step);
+    if (!s.executor.observer)
+      s.executor.observer = options.watchOuter;
     times ? times->beside([&] { steps.synchronize(); }) : steps.synchronize();
+    if (options.times && s.executor.observer == options.watchOuter) {
+      ++options.times->outer;
+      options.times->outerSeconds += 1e-9 * double(monotonicNow() - begin);
+    }
     s.executor.observer = nullptr;
     gatherSkips();
     trainNs += double(monotonicNow() - begin);

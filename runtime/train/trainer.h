@@ -18,6 +18,8 @@ enum class Resume { automatic, never, must };
 struct RunTimes {
   std::vector<float> seconds;
   int64_t watched = 0;  // number of steps that TrainOptions::watch has observed
+  int64_t outer = 0;    // number of outer steps, not part of `seconds`
+  double outerSeconds = 0;
 };
 
 struct TrainOptions {
@@ -31,11 +33,12 @@ struct TrainOptions {
   RunTimes *times = nullptr;  // filled if not null
   /// Observes the kernels of a few steps one by one: the fourth step and then every 128th, at most 8.
   KernelObserver *watch = nullptr;
-  TextCodec *codec = nullptr;     // for samples during training; null: no samples
-  std::string cacheDir;           // cache for facts about the data; "": none
-  bool hashesData = true;         // hash the data; one rank per machine does
-  bool allowChangedData = false;  // continue although the data differs from the checkpoint's
-  bool answersStops = true;       // answer a stop at once; not under a launcher that does
+  KernelObserver *watchOuter = nullptr;  // observes the kernels of outer steps
+  TextCodec *codec = nullptr;            // for samples during training; null: no samples
+  std::string cacheDir;                  // cache for facts about the data; "": none
+  bool hashesData = true;                // hash the data; one rank per machine does
+  bool allowChangedData = false;         // continue although the data differs from the checkpoint's
+  bool answersStops = true;              // answer a stop at once; not under a launcher that does
   FILE *out = stdout;
 };
 

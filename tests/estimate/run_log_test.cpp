@@ -74,6 +74,19 @@ TEST(RunLog, PredictedAgainstMeasured) {
   EXPECT_NE(readFile(w.path("fitted.toml")).find("slowdown = "), std::string::npos);
 }
 
+// Steps between outer ones send nothing; their part of an outer step is measured as it is predicted.
+TEST(RunLog, StepsHaveTheirPartOfOuterSteps) {
+  Workplace w;
+  const std::string plan = w.compile("outer.plan", {"parallel.data=2", "train.micro_batch=1", "parallel.sync_every=3"}),
+                    out = w.path("run");
+  const Result r = w.gptrun({plan, "--out-dir", out, "--ranks-per-node", "2"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const std::vector<json> lines = linesOf(out + "/forecast.jsonl");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_GT(double(lines[0]["predicted"]["communication"]), 0);
+  EXPECT_GT(double(lines[0]["measured"]["communication"]), 0);
+}
+
 TEST(RunLog, LinesThatAreNone) {
   Workplace w;
   writeFile(w.path("c.toml"), cluster);

@@ -30,17 +30,18 @@ namespace {
 constexpr size_t leastSteps = 3;  // for a meaningful median
 
 /// Seconds by class as JSON, without communication.
-json kernelsOf(const std::map<KernelClass, double> &seconds, double steps) {
+json kernelsOf(const std::map<KernelClass, double> &seconds) {
   json j = json::object();
   for (KernelClass c : kernelClasses)
     if (auto it = seconds.find(c); it != seconds.end() && c != KernelClass::communication)
-      j[nameOf(c)] = it->second / steps;
+      j[nameOf(c)] = it->second;
   return j;
 }
 
 }  // namespace
 
-std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &times, const ClassTimes &kernels) {
+std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &times, const ClassTimes &kernels,
+                         const ClassTimes &outer) {
   if (times.seconds.size() < leastSteps)
     return "";
   const Plan &plan = session.plan;
@@ -62,10 +63,16 @@ std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &
     seconds += sent;
   }
   json measuredKernels, measuredCommunication;
+  const double outerPerStep =
+      times.outer ? 1 / double(times.outer) / double(fact<&ParallelFacts::syncEvery>(m)) : 0;  // of all outer steps
   if (times.watched > 0) {
-    measuredKernels = kernelsOf(kernels.seconds, double(times.watched));
-    auto it = kernels.seconds.find(KernelClass::communication);
-    measuredCommunication = it == kernels.seconds.end() ? 0.0 : it->second / double(times.watched);
+    std::map<KernelClass, double> perStep;
+    for (const auto &[kind, sum] : kernels.seconds)
+      perStep[kind] += sum / double(times.watched);
+    for (const auto &[kind, sum] : outer.seconds)
+      perStep[kind] += sum * outerPerStep;
+    measuredKernels = kernelsOf(perStep);
+    measuredCommunication = perStep[KernelClass::communication];
   }
   const double tokens = double(fact<&BatchFacts::microBatch>(m) * fact<&ModelFacts::blockSize>(m) *
                                fact<&BatchFacts::accumulate>(m) * mesh.data);
@@ -84,11 +91,11 @@ std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &
               {"steps", times.seconds.size()},
               {"predicted",
                {{"s_per_step", seconds},
-                {"kernels", kernelsOf(step.seconds, 1)},
+                {"kernels", kernelsOf(step.seconds)},
                 {"communication", predictedCommunication},
                 {"bytes", int64_t(step.memory.arena())}}},
               {"measured",
-               {{"s_per_step", medianOf(times.seconds)},
+               {{"s_per_step", medianOf(times.seconds) + times.outerSeconds * outerPerStep},
                 {"kernels", measuredKernels},
                 {"communication", measuredCommunication},
                 {"bytes", residentMemory()}}},

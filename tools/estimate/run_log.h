@@ -28,8 +28,10 @@ public:
   std::map<KernelClass, double> seconds;  // sum over the observed steps
 };
 
-/// The line without newline; "" if too few steps were timed. Measures the machine's peak.
-std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &times, const ClassTimes &kernels);
+/// The line without newline; "" if too few steps were timed. Measures the machine's peak. `outer`: of outer steps, of
+/// which each step has its part.
+std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &times, const ClassTimes &kernels,
+                         const ClassTimes &outer);
 /// Appends the line in one write; false if that fails.
 bool appendForecast(const std::string &outDir, const std::string &line);
 
