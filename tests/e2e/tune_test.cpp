@@ -262,6 +262,7 @@ TEST_F(TuneTest, RanksWithoutCpusOfTheirOwnAreNotTuned) {
     t.ranksPerNode = 1;  // on two machines
     const gptc::TuneReport r = gptc::tune(t, [](const gptc::TuneProgress &) {});
     EXPECT_GE(r.searched + r.unsearched, 1);
+    EXPECT_EQ(r.note.rfind("each kernel ran alone", 0), 0u) << r.note;
     // A plan needs no measurements. The program inherits the CPU.
     const Result c = gptc({"compile", w.modelFile(), "-o", w.path("p"), "--set", "parallel.data=2", "--set",
                            "train.micro_batch=1", "--set", "compile.autotune=search"});

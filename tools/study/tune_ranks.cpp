@@ -81,10 +81,10 @@ TuneReport tuneRank(const TuneRequest &request, const Config &given,
   };
   TuneReport report =
       tuneAlone(request, {*planned, target, pool, records, flopsPerByte, 0.05, cold, bench, left}, progress);
-  report.note =
-      fmt::format("each kernel ran while {} other rank{} of this machine ran it too; steps of several ranks are "
-                  "not compared",
-                  here - 1, here == 2 ? "" : "s");
+  report.note = here == 1 ? "each kernel ran alone, as this machine has one rank"
+                          : fmt::format("each kernel ran while {} other rank{} of this machine ran it too", here - 1,
+                                        here == 2 ? "" : "s");
+  report.note += "; steps of several ranks are not compared";
   report.speed = speed;
   report.seconds = now() - begin;
   return report;
