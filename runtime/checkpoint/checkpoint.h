@@ -89,8 +89,8 @@ public:
   /// passed over to `warn`; nullopt if there is no checkpoint. `parametersOnly` leaves other states alone. Checkpoints
   /// after step `atMost` are ignored (-1: no limit). Throws UserError(CheckpointMismatch) for a checkpoint of another
   /// model, naming the keys of [model] that differ, of another optimizer, or of another number of ranks if each has
-  /// moments of its own; UserError(CheckpointDamaged) if there are
-  /// checkpoints but none is intact. A checkpoint that lacks a key counts as agreeing, which the notes say.
+  /// moments of its own; UserError(CheckpointDamaged) if there are checkpoints but none is intact. A checkpoint that
+  /// lacks a key counts as agreeing, which the notes say.
   std::optional<CheckpointInfo> loadNewest(Executor &executor, const ModelIdentity &model, bool parametersOnly,
                                            const std::function<void(const std::string &)> &warn,
                                            int64_t atMost = -1) const;
