@@ -73,9 +73,8 @@ void accountOfModel(const Config &c, const Plan &plan, const CompileReport &r) {
                     plan.target.isCuda() ? ""
                                          : fmt::format(": any tensor that divides {} gives the same bits", parts)));
   if (const ParallelConfig &p = c.parallel; p.syncEvery > 1)
-    row("outer steps",
-        fmt::format("every {} steps, learning rate {:g}, Nesterov momentum {:g}{}", p.syncEvery, p.outerLr,
-                    p.outerMomentum, p.data > 1 ? "; each rank has moments of its own" : ""));
+    row("outer steps", fmt::format("every {} steps, learning rate {:g}, Nesterov momentum {:g}{}", p.syncEvery,
+                                   p.outerLr, p.outerMomentum, p.data > 1 ? "; each rank has moments of its own" : ""));
   for (const Decision &d : decisionsOf(*plan.planned))
     if (d.pass == "compress-gradients")
       row("gradients", fmt::format("{}: {}", d.choice, d.note));
