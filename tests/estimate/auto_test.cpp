@@ -218,6 +218,8 @@ TEST(Explain, SpeaksOfPlansForSeveralRanks) {
     if (tensorOpen) {
       EXPECT_EQ(Mesh::of(*plan.planned).ranks(), 2);
       PlanForRanks(plan, 4).write(dir + "/four", "");  // decided anew, for all of them
+      EXPECT_TRUE(PlanForRanks(plan, 4).isIn(dir + "/four"));
+      EXPECT_FALSE(PlanForRanks(plan, 4, 2).isIn(dir + "/four")) << "records of other ranks count";
       const Plan more = loadPlan(dir + "/four");
       EXPECT_EQ(Mesh::of(*more.planned).ranks(), 4);
       EXPECT_TRUE(llvm::is_contained(more.model, "parallel.tensor=\"auto\""));

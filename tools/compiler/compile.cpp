@@ -212,7 +212,7 @@ PlanForRanks::PlanForRanks(const Plan &plan, int64_t ranks, int64_t ranksPerNode
       d.where = {};  // it would point to settings that no user has written
     throw UserError(e.diagnostics);
   }
-  madeFrom = blake3(fmt::format("{} {} {} {} {}\n{}", plan.hash, t.name, t.cpu, t.features, t.threads,
+  madeFrom = blake3(fmt::format("{} {} {} {} {} {}\n{}", plan.hash, t.name, t.cpu, t.features, t.threads, ranksPerNode,
                                 fmt::join(request.settings, "\n")));
 }
 
