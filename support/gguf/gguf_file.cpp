@@ -296,6 +296,7 @@ private:
     }
     if (end - last >= alignment)
       f.damaged(fmt::format("its last {} bytes belong to no tensor", end - last));
+    requirePadding(last, end, f.all.empty() ? "its header" : "tensor " + f.all.back().name);
   }
 
   /// Files of newer versions have other blocks under the same numbers; there is none of an older one.

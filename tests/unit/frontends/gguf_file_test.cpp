@@ -497,7 +497,10 @@ TEST_F(Gguf, HostileSizesAndNamesAreRefused) {
   EXPECT_EQ(damaged(Raw().header(2, 0).tensor("t", {8}, 0, 32).tensor("u", {8}, 0, 0).data(64)),
             "tensor t does not follow the one before it");
   EXPECT_EQ(damaged(Raw().header(1, 0).tensor("t", {8}, 0, 0).data(64)), "its last 32 bytes belong to no tensor");
-  EXPECT_EQ(problemOf(Raw().header(1, 0).tensor("t", {8}, 0, 0).data(63).bytes), "");
+  Raw padded = Raw().header(1, 0).tensor("t", {8}, 0, 0).data(63);
+  EXPECT_EQ(problemOf(padded.bytes), "");
+  padded.bytes.back() = 1;
+  EXPECT_EQ(damaged(padded), "the bytes behind tensor t are no padding");
   EXPECT_EQ(damaged(Raw().header(0, 0).put(uint8_t(1)).data(0)), "the bytes behind its header are no padding");
   Raw longer = Raw().header(1, 0).tensor("t", {8}, 0, 0).data(32);
   longer.bytes.back() = 1;
