@@ -95,8 +95,8 @@ private:
   int fd = -1;
 };
 
-/// Writes a file and syncs it, not its folder. For a file that is not read before it, or its folder, has been renamed, or
-/// that a command can write again; it may be a device.
+/// Writes a file and syncs it, not its folder. For a file that is not read before it, or its folder, has been renamed,
+/// or that a command can write again; it may be a device.
 void writeSynced(const std::string &file, std::string_view content);
 
 /// For logs, which grow line by line. openAppending opens a file at its end and creates it if it is missing; the caller
