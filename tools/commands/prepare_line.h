@@ -17,8 +17,8 @@ public:
   explicit PrepareLine(std::FILE *out) : out(out) {}
   ~PrepareLine() { clear(); }
   PrepareLine(const PrepareLine &) = delete;
-  /// `counting 12.0 MiB of 48.0 MiB (25%), 3072.0 KiB/s, 0:12 left` in the place of what it showed before, at most five times a
-  /// second. The rate is that since the work which is being done began.
+  /// `counting 12.0 MiB of 48.0 MiB (25%), 3072.0 KiB/s, 0:12 left` in the place of what it showed before, at most five
+  /// times a second. The rate is that since the work which is being done began.
   void show(const PrepareProgress &p, Clock::time_point now = Clock::now());
   /// Takes the line away.
   void clear();
