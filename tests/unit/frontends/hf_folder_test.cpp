@@ -205,7 +205,7 @@ TEST_F(HfFolderTest, IdsThatAreNoTokensAreRefusedWithTheirFileAndKey) {
   write("tokenizer.json", kTokenizer);
   for (const char *name : {"generation_config.json", "config.json"}) {
     for (const char *key : {"eos_token_id", "bos_token_id", "pad_token_id"})
-      for (const char *value : {"\"x\"", "-1", "1e+23", "[2,2.5]", "2.0", "true", "{}", "[\"2\"]", "[[2]]"}) {
+      for (const char *value : {"\"x\"", "-1", "1.5e+30", "[2,2.5]", "2.0", "true", "{}", "[\"2\"]", "[[2]]"}) {
         if (std::string(key) == "pad_token_id" && std::string(value) == "-1")
           continue;  // none, as Llama's first configurations write
         write(name, fmt::format(R"({{"{}": {}}})", key, value));
