@@ -427,7 +427,10 @@ void checkCompression(Reading &in) {
        {"precision.compute", precision.compute == "fp16", "\"fp16\"",
         "what is left out would have to follow the loss scale", "compute = \"bf16\" works", ErrorCode::NotBuiltYet},
        {"precision.fp8", precision.fp8 != Fp8::off, fmt::format("\"{}\"", nameOf(precision.fp8)),
-        "together they have not been tried", "fp8 = \"off\" works", ErrorCode::NotBuiltYet}});
+        "together they have not been tried", "fp8 = \"off\" works", ErrorCode::NotBuiltYet},
+       {"train.on_nonfinite", in.s.run.onNonfinite == "skip", "\"skip\"",
+        "a step that is left out has changed what ranks keep of gradients", "on_nonfinite = \"halt\" works",
+        ErrorCode::NotBuiltYet}});
 }
 
 /// What "auto" is today, and whether the rest goes together.

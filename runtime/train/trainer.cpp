@@ -64,9 +64,12 @@ public:
         settleData();
       // Between two steps the state is good, whatever went wrong with data or log. The other ranks, if any, are
       // elsewhere then, unless the loss itself is bad, which is that of all.
-      if (!saveFailed && !dataFailed && (!allRanks || (together() && e.diagnostics[0].code == ErrorCode::NonFinite)))
+      const bool bad = e.diagnostics[0].code == ErrorCode::NonFinite;
+      // A step of compressed gradients that is taken back has changed what ranks keep of them.
+      const bool changed = bad && fact<&ParallelFacts::gradientRank>(*s.plan.planned) > 0;
+      if (!saveFailed && !dataFailed && (!allRanks || (together() && bad)))
         try {
-          if (step > 0 && step != saved && steps.isShared(step))
+          if (step > 0 && step != saved && steps.isShared(step) && !changed)
             save(true, 0);  // without pruning: an older checkpoint may help to find the error
           else
             finishSaving();

@@ -211,17 +211,19 @@ void StepEstimate::collectives() {
     e.reduce = send(e.bytesReduced, 2 * parameters * 4, often, 2 * std::max(1.0, parameters * 4 / 100e6));
     if (!times)  // else the code of @outer is in the plan's times
       e.optimizer += often * 9 * parameters * 4 / device.bandwidth;
-  } else if (s.compression == "powersgd") {
+  } else if (s.compression == "powersgd" && s.data() > 1) {  // one rank sends nothing
     // Vogels et al. 2019: factors P and Q of each matrix; everything else is small.
     const double heads = double(m.nHead) * m.headSize();
     const double rows = layers * (4.0 * m.nEmbd + 4.0 * heads + 2.0 * m.ffnDim + (m.gated() ? m.nEmbd + m.ffnDim : 0)) +
                         double(m.vocabSize) + m.nEmbd;
-    const int64_t rank = config.fixes("parallel.gradient_rank") ? config.parallel.gradientRank : software.powersgdRank;
+    const int64_t rank =
+        ours || config.fixes("parallel.gradient_rank") ? config.parallel.gradientRank : software.powersgdRank;
     e.reduce = send(e.bytesReduced, 2 * rows * double(rank) * gradientWidth, 1, 2 * buckets);
-    // Two products with the gradient, and two that make one of the factors.
-    e.optimizer += 8 * parameters * double(rank) / device.peak(config.precision.compute);
-    // The gradient with its error is read for either factor and for what is left.
-    e.optimizer += 6 * parameters * 4 / device.bandwidth;
+    // Two products with the gradient, and two that make one of the factors. The gradient with its error is read for
+    // either factor and for what is left. Times by code have these kernels.
+    if (!times)
+      e.optimizer +=
+          8 * parameters * double(rank) / device.peak(config.precision.compute) + 6 * parameters * 4 / device.bandwidth;
   } else if (s.compression == "onebit") {
     // Tang et al. 2021: a sign per element and a scale, there and back.
     e.reduce = send(e.bytesReduced, 2 * parameters / 8, 1, 2 * buckets);
@@ -307,7 +309,7 @@ void StepEstimate::memoryOfStates() {
   if (reducesEachPass || (ours && s.zeroStage >= 1 && s.accumulate == 1))
     e.gradients *= part;
   e.moments = s.offload ? 0 : master + w.momentBytes * parameters * owned;
-  if (s.compression != "none")
+  if (s.compression == "onebit" || (s.compression != "none" && s.data() > 1))
     e.moments += gradientWidth * parameters;  // what compression has lost, added to the next gradient
   if (config.parallel.syncEvery > 1)
     e.moments += (config.parallel.outerMomentum > 0 ? 8 : 4) * parameters;  // anchors, and moments of outer steps

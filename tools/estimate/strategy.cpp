@@ -154,8 +154,8 @@ bool isBuilt(const Config &base, const Strategy &s) {
     return false;
   // frontends/read_settings.cpp says why not.
   const PrecisionConfig &p = base.precision;
-  return s.compression == "none" ||
-         (s.compression == "powersgd" && s.tensor == 1 && !s.offload && p.compute != "fp16" && p.fp8 == Fp8::off);
+  return s.compression == "none" || (s.compression == "powersgd" && s.tensor == 1 && base.parallel.logicalTensor <= 1 &&
+                                     !s.offload && p.compute != "fp16" && p.fp8 == Fp8::off);
 }
 
 Link linkOf(const ClusterConfig &c, int64_t ranks, int64_t stride) {
