@@ -378,6 +378,23 @@ void checkOuterUpdate(ConfigReader &r, const ParallelConfig &p) {
                  {"or write sync_every, the steps from one outer step to the next"});
 }
 
+/// Without compression, what says how it is done changes nothing.
+void checkFactors(ConfigReader &r, const ParallelConfig &p) {
+  if (p.compressedRank() > 0 || !r.good("parallel.compression"))
+    return;
+  const ParallelConfig usual;  // as in checkOuterUpdate
+  const std::tuple<const char *, int64_t, int64_t> keys[] = {
+      {"parallel.gradient_rank", p.gradientRank, usual.gradientRank},
+      {"parallel.compress_from", p.compressFrom, usual.compressFrom}};
+  for (const auto &[key, value, other] : keys)
+    if (value != other && r.good(key))
+      r.complain(key, ErrorCode::Contradiction,
+                 fmt::format("{} = {} is for compressed gradients, and parallel.compression = \"{}\" makes none", key,
+                             value, p.compression),
+                 fmt::format("must be left out{}", lineOf(r, "parallel.compression")),
+                 {"or write compression = \"powersgd\""});
+}
+
 /// Checks that what all ranks do with one set of parameters falls on outer steps.
 void checkOuterPeriods(ConfigReader &r, const Config &c) {
   const int64_t every = c.parallel.syncEvery;
@@ -490,8 +507,10 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
                {"eval.sample_prompt = \"\\n\" works, or eval.sample_every = 0"});
   checkLabels(r, c);
   if (!forecast) {
-    if (!settingsOnly)  // other settings have been through here, and sync_every may have been set to 1 since
+    if (!settingsOnly) {  // other settings have been through here, and what these are for may have been set off since
       checkOuterUpdate(r, c.parallel);
+      checkFactors(r, c.parallel);
+    }
     if (!file.empty())  // else the run's settings come from elsewhere
       checkOuterPeriods(r, c);
     compareWeights(r, c);

@@ -415,7 +415,11 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
   c = load(small, with({"parallel.data=2", "parallel.compression=powersgd"}));
   EXPECT_EQ(c.parallel.zeroStage, 0) << "auto, with compression";
   EXPECT_EQ(c.parallel.compressedRank(), 4);
-  EXPECT_EQ(load(small, with({"parallel.data=2", "parallel.gradient_rank=2"})).parallel.compressedRank(), 0);
+  c = load(small, with({"parallel.data=2", "parallel.gradient_rank=4", "parallel.compress_from=100"}));
+  EXPECT_EQ(c.parallel.compressedRank(), 0) << "defaults say nothing";
+  c = load(small, with({"parallel.compression=powersgd", "parallel.gradient_rank=2", "parallel.compress_from=3"}));
+  EXPECT_EQ(c.parallel.compressedRank(), 2);
+  EXPECT_EQ(c.parallel.compressFrom, 3);
   c = load(small, with({"parallel.outer_lr=0.7", "parallel.outer_momentum=0.9"}));
   EXPECT_EQ(c.parallel.syncEvery, 1) << "defaults say nothing";
   c = load(small, with({"parallel.tensor=2", "parallel.logical_tensor=4"}));
@@ -488,6 +492,10 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
         Bad{{"parallel.sync_every=5", "checkpoint.every=12"}, ErrorCode::ShapeMismatch, "0, 10 or 15 works"},
         Bad{{"parallel.sync_every=5", "checkpoint.every=3"}, ErrorCode::ShapeMismatch, "0 or 5 works"},
         Bad{{"parallel.sync_every=300", "eval.every=0"}, ErrorCode::ShapeMismatch, "checkpoint.every = 0, 900 or 1200"},
+        Bad{{"parallel.gradient_rank=2"}, ErrorCode::Contradiction, "or write compression"},
+        Bad{{"parallel.compress_from=0", "parallel.compression=none"},
+            ErrorCode::Contradiction,
+            "or write compression"},
         Bad{{"parallel.outer_lr=0.5"}, ErrorCode::Contradiction, "or write sync_every"},
         Bad{{"parallel.outer_momentum=0.5", "parallel.sync_every=1"},
             ErrorCode::Contradiction,
