@@ -1,5 +1,6 @@
 #include "ir/facts.h"
 
+#include "ir/gradient_rank.h"
 #include "support/diagnostics.h"
 #include "support/words.h"
 

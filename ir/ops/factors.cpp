@@ -1,5 +1,6 @@
 // What gradients compressed to factors need beside products (passes/compress_gradients.cpp): an orthonormal basis, and
 // contents to fall back on. A factor is stored as the few rows of a matrix, each as long as a side of the gradient.
+#include "ir/gradient_rank.h"
 #include "ir/ops/op_support.h"
 
 #include <algorithm>
@@ -17,8 +18,6 @@ namespace {
 /// what is left then is mostly rounding error in f32, and not orthogonal to them.
 constexpr double leastLeft = 1e-8;
 
-constexpr int64_t mostRows = 16;
-
 }  // namespace
 
 // Modified Gram-Schmidt: of each row the projections on all rows before it are taken away one by one.
@@ -32,7 +31,7 @@ OpDef define_orthogonalize() {
       .summary =
           "orthonormal rows by modified Gram-Schmidt, from the first row to the last; zeros where a row is a sum of "
           "those before it, up to 1e-4 of its length; not finite if x is not",
-      .shapes = "x [R,C], at most 16 rows -> y, of the type of x",
+      .shapes = fmt::format("x [R,C], at most {} rows -> y, of the type of x", kMostGradientRank),
       .operands = {{"x"}},
       .attrs = {},
       .results = {"y"},
@@ -46,8 +45,8 @@ OpDef define_orthogonalize() {
             const Type &x = op.operand(0)->type;
             if (!expectFloat(op, 0, error))
               return false;
-            if (x.rank() != 2 || x.dim(0) > mostRows)
-              return fail(error, "{} must have two dimensions and at most {} rows", x.str(), mostRows);
+            if (x.rank() != 2 || x.dim(0) > kMostGradientRank)
+              return fail(error, "{} must have two dimensions and at most {} rows", x.str(), kMostGradientRank);
             types = {x};
             return true;
           },

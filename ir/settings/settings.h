@@ -7,6 +7,7 @@
 #pragma once
 
 #include "ir/choices.h"
+#include "ir/gradient_rank.h"
 #include "ir/settings/setting.h"
 #include "support/diagnostics.h"
 
@@ -492,7 +493,7 @@ template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {
   key("parallel.compression", p.compression, Choice{{"none", "powersgd"}, {"onebit"}},
       "How gradients are compressed between ranks. \"powersgd\": of each matrix two factors are sent, and what they "
       "leave out is added to the next gradient.");
-  key("parallel.gradient_rank", p.gradientRank, Integer{1, 16},
+  key("parallel.gradient_rank", p.gradientRank, Integer{1, kMostGradientRank},
       "powersgd: rank of the factors. Matrices with no more elements than factors of this rank are sent whole.");
   key("parallel.compress_from", p.compressFrom, Integer{0, billion},
       "powersgd: the first step that compresses, counted from 0. Those before send whole gradients.");
