@@ -523,13 +523,12 @@ private:
   void synchronize(std::optional<RankTimes> &times) {
     const int64_t begin = monotonicNow();
     observe(step);
-    if (!s.executor.observer)
+    RunTimes *const kept = s.executor.observer ? nullptr : options.times;
+    if (kept && kept->watchesOuter())
       s.executor.observer = options.watchOuter;
     times ? times->beside([&] { steps.synchronize(); }) : steps.synchronize();
-    if (options.times && s.executor.observer == options.watchOuter) {
-      ++options.times->outer;
-      options.times->outerSeconds += 1e-9 * double(monotonicNow() - begin);
-    }
+    if (kept)
+      kept->addOuter(s.executor.observer, 1e-9 * double(monotonicNow() - begin));
     s.executor.observer = nullptr;
     gatherSkips();
     trainNs += double(monotonicNow() - begin);

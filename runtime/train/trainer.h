@@ -18,8 +18,22 @@ enum class Resume { automatic, never, must };
 struct RunTimes {
   std::vector<float> seconds;
   int64_t watched = 0;  // number of steps that TrainOptions::watch has observed
-  int64_t outer = 0;    // number of outer steps, not part of `seconds`
+  /// Outer steps are not part of `seconds`. These are the ones that nothing has observed:
+  int64_t outer = 0;
   double outerSeconds = 0;
+  int64_t outerWatched = 0;  // number of outer steps that TrainOptions::watchOuter has observed
+
+  /// Whether TrainOptions::watchOuter observes the next outer step. Observed ones are slower: they are few.
+  bool watchesOuter() const {
+    constexpr int64_t between = 16, most = 8, first = 1;
+    return outerWatched < most && (outer + outerWatched) % between == first;
+  }
+  void addOuter(bool isWatched, double s) {
+    if (isWatched)
+      ++outerWatched;
+    else
+      ++outer, outerSeconds += s;
+  }
 };
 
 struct TrainOptions {
@@ -33,7 +47,7 @@ struct TrainOptions {
   RunTimes *times = nullptr;  // filled if not null
   /// Observes the kernels of a few steps one by one: the fourth step and then every 128th, at most 8.
   KernelObserver *watch = nullptr;
-  KernelObserver *watchOuter = nullptr;  // observes the kernels of outer steps
+  KernelObserver *watchOuter = nullptr;  // the same for outer steps: the second and then every 16th, at most 8
   TextCodec *codec = nullptr;            // for samples during training; null: no samples
   std::string cacheDir;                  // cache for facts about the data; "": none
   bool hashesData = true;                // hash the data; one rank per machine does

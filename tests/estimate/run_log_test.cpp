@@ -85,6 +85,16 @@ TEST(RunLog, StepsHaveTheirPartOfOuterSteps) {
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_GT(double(lines[0]["predicted"]["communication"]), 0);
   EXPECT_GT(double(lines[0]["measured"]["communication"]), 0);
+  // The only outer step of a run is timed, not observed: nothing is known of its kernels.
+  const std::string seldom = w.compile(
+      "seldom.plan", {"parallel.data=2", "train.micro_batch=1", "parallel.sync_every=6", "checkpoint.every=6"});
+  const Result once = w.gptrun({seldom, "--out-dir", w.path("once"), "--ranks-per-node", "2", "--steps", "6"});
+  ASSERT_EQ(once.code, 0) << once.output;
+  const std::vector<json> one = linesOf(w.path("once") + "/forecast.jsonl");
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_GT(double(one[0]["measured"]["s_per_step"]), 0);
+  EXPECT_TRUE(one[0]["measured"]["kernels"].is_null());
+  EXPECT_TRUE(one[0]["measured"]["communication"].is_null());
 }
 
 TEST(RunLog, LinesThatAreNone) {

@@ -63,14 +63,15 @@ std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &
     seconds += sent;
   }
   json measuredKernels, measuredCommunication;
-  const double outerPerStep =
-      times.outer ? 1 / double(times.outer) / double(fact<&ParallelFacts::syncEvery>(m)) : 0;  // of all outer steps
-  if (times.watched > 0) {
+  const int64_t syncEvery = fact<&ParallelFacts::syncEvery>(m);
+  auto ofAStep = [&](int64_t outer) { return outer ? 1 / double(outer) / double(syncEvery) : 0; };  // of so many
+  // What an outer step does is part of a step's kernels: without it they would be those of no step.
+  if (times.watched > 0 && (syncEvery == 1 || times.outerWatched > 0)) {
     std::map<KernelClass, double> perStep;
     for (const auto &[kind, sum] : kernels.seconds)
       perStep[kind] += sum / double(times.watched);
     for (const auto &[kind, sum] : outer.seconds)
-      perStep[kind] += sum * outerPerStep;
+      perStep[kind] += sum * ofAStep(times.outerWatched);
     measuredKernels = kernelsOf(perStep);
     measuredCommunication = perStep[KernelClass::communication];
   }
@@ -95,7 +96,7 @@ std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &
                 {"communication", predictedCommunication},
                 {"bytes", int64_t(step.memory.arena())}}},
               {"measured",
-               {{"s_per_step", medianOf(times.seconds) + times.outerSeconds * outerPerStep},
+               {{"s_per_step", medianOf(times.seconds) + times.outerSeconds * ofAStep(times.outer)},
                 {"kernels", measuredKernels},
                 {"communication", measuredCommunication},
                 {"bytes", residentMemory()}}},
