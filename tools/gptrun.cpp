@@ -110,9 +110,9 @@ void printShares(const Plan &plan) {
     work = fmt::format("{}{} share each batch: {}, {} added in the order of {}, ", now.data,
                        now.tensor > 1 ? fmt::format(" groups of {}", now.tensor) : " ranks",
                        shared.zeroStage ? fmt::format("ZeRO stage {}", shared.zeroStage) : "all parameters on each",
-                       shared.syncEvery > 1      ? fmt::format("what {} steps have moved", shared.syncEvery)
-                       : shared.gradientRank > 0 ? fmt::format("gradients of rank {}", shared.gradientRank)
-                                                 : "gradients",
+                       shared.syncEvery > 1                 ? fmt::format("what {} steps have moved", shared.syncEvery)
+                       : compressesGradients(*plan.planned) ? fmt::format("gradients of rank {}", shared.gradientRank)
+                                                            : "gradients",
                        shared.reduceOrder == ReduceOrder::tree ? "a tree" : "the engine");
   else
     work = fmt::format("{} ranks share heads and hidden features (tensor parallel), ", now.tensor);

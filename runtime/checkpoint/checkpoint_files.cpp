@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/checkpoint_files.h"
 
 #include "ir/facts.h"
+#include "runtime/plan/plan.h"
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -157,7 +158,7 @@ int64_t memoryToSave(const Module &m, bool beside) {
 
 int64_t ranksApart(const Module &m) {
   const auto shared = factsOf<ParallelFacts>(m);
-  return shared.syncEvery > 1 || shared.gradientRank > 0 ? shared.data : 1;
+  return shared.syncEvery > 1 || compressesGradients(m) ? shared.data : 1;
 }
 
 std::string differenceOfRanks(int64_t there, const Module &planned, std::string &remedy) {

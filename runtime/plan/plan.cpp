@@ -330,10 +330,12 @@ static std::string signatureProblem(const Module &m, int64_t shards, int64_t acc
   return "";
 }
 
-bool beginsWhole(const Module &m) {
+bool compressesGradients(const Module &m) {
   const auto shared = factsOf<ParallelFacts>(m);
-  return shared.gradientRank > 0 && shared.compressFrom > 0 && shared.data > 1;
+  return shared.gradientRank > 0 && shared.data > 1;
 }
+
+bool beginsWhole(const Module &m) { return compressesGradients(m) && fact<&ParallelFacts::compressFrom>(m) > 0; }
 
 bool choosesTokens(const Function &decode) { return decode.results().size() > 1; }
 
@@ -424,7 +426,7 @@ std::string resultIdentity(const Plan &plan) {
   if (const auto shared = factsOf<ParallelFacts>(m); shared.syncEvery > 1)
     text += fmt::format("sync_every={} outer_lr={} outer_momentum={}\n", shared.syncEvery, shared.outerLr,
                         shared.outerMomentum);
-  else if (shared.gradientRank > 0 && shared.data > 1)
+  else if (compressesGradients(m))
     text += fmt::format("gradient_rank={} compress_from={}\n", shared.gradientRank, shared.compressFrom);
   for (const auto &[key, value] : settings)
     text += fmt::format("{}={}\n", key.str(), value.str());

@@ -66,6 +66,8 @@ struct PlannedKernel {
   std::string schedule;
 };
 std::vector<PlannedKernel> kernelsOf(const Module &planned);
+/// Whether ranks send factors of gradients. One rank sends nothing, whatever parallel.compression says.
+bool compressesGradients(const Module &m);
 /// Whether the first steps, up to ParallelFacts::compressFrom, call @train_step_whole or @update_whole in place of
 /// @train_step or @update (passes/compress_gradients.cpp).
 bool beginsWhole(const Module &m);

@@ -66,7 +66,7 @@ public:
       // elsewhere then, unless the loss itself is bad, which is that of all.
       const bool bad = e.diagnostics[0].code == ErrorCode::NonFinite;
       // A step of compressed gradients that is taken back has changed what ranks keep of them.
-      const bool changed = bad && fact<&ParallelFacts::gradientRank>(*s.plan.planned) > 0;
+      const bool changed = bad && compressesGradients(*s.plan.planned);
       if (!saveFailed && !dataFailed && (!allRanks || (together() && bad)))
         try {
           if (step > 0 && step != saved && steps.isShared(step) && !changed)
@@ -199,8 +199,8 @@ private:
   void begin() {
     // Do first what may show the plan to be wrong, then what changes files.
     const bool isFast = fact<&ParallelFacts::reduceOrder>(m) == ReduceOrder::fast;
-    const bool compressed = allRanks && fact<&ParallelFacts::gradientRank>(m) > 0;
-    if (options.certifyEvery > 0 && (Mesh::of(m).tensor > 1 || (allRanks && isFast) || !together() || compressed))
+    if (options.certifyEvery > 0 &&
+        (Mesh::of(m).tensor > 1 || (allRanks && isFast) || !together() || compressesGradients(m)))
       throw UserError(ErrorCode::NotBuiltYet, "--certify: one rank cannot replay this plan",
                       "runs without parallel.tensor, sync_every and compression, and with parallel.reduce_order = "
                       "\"tree\", can be certified");
