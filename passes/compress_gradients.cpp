@@ -29,8 +29,8 @@
 #include "passes/pass.h"
 
 #include "ir/facts.h"
-#include "ir/mesh.h"
 #include "ir/opdef.h"
+#include "passes/analysis/whole_ranks.h"
 #include "passes/decisions.h"
 #include "support/diagnostics.h"
 #include "support/words.h"
@@ -42,27 +42,6 @@ namespace {
 /// The stream of a factor's initial values is this plus the index of the matrix. Those of other initial values, of
 /// dropout and of stochastic rounding are lower.
 constexpr int64_t factorStreams = 1 << 25;
-
-/// Throws UserError for what divides gradients or the model in another way, or keeps the error of no gradient.
-void requireWholeGradients(const Module &m) {
-  const auto p = factsOf<ParallelFacts>(m);
-  auto refuse = [&](const std::string &what) {
-    throw UserError(ErrorCode::GirInvalid, fmt::format("gradient_rank = {} with {}", p.gradientRank, what),
-                    "gradients are compressed if each rank has the whole model and one shard of the batch");
-  };
-  if (p.zeroStage > 0)
-    refuse(fmt::format("zero_stage = {}", p.zeroStage));
-  if (p.tensor > 1 || p.logicalTensor > 1)
-    refuse("parts of the model");
-  if (p.shards > 1)
-    refuse(fmt::format("shards = {}", p.shards));
-  if (p.syncEvery > 1)
-    refuse(fmt::format("sync_every = {}", p.syncEvery));
-  if (fact<&CompileFacts::offload>(m) != Offload::none)
-    refuse("offload");
-  if (m.state("loss_scale") || fact<&PrecisionFacts::fp8>(m) != Fp8::off)
-    refuse("factors of fp16 or fp8");
-}
 
 class Compression {
 public:
@@ -134,8 +113,7 @@ private:
 
   State *errorOf(const std::string &parameter, const Type &type) {
     State *s = addState(m, "error." + parameter, type, StateKind::moment);
-    const int64_t places = facts.data * type.padded(0);
-    setFact<&StateFacts::cutData>(*s, {0, places, places, places});
+    makeEachRanksOwn(*s, facts.data);
     errorBytes += double(type.bytes());
     return s;
   }
@@ -156,7 +134,11 @@ bool compressGradients(Module &m, const PassOptions &) {
   const auto facts = factsOf<ParallelFacts>(m);
   if (facts.gradientRank == 0 || isDecided(m, "compress-gradients", "powersgd"))
     return false;
-  requireWholeGradients(m);
+  const WholeRanks ranks = {.setting = fmt::format("gradient_rank = {}", facts.gradientRank),
+                            .help =
+                                "gradients are compressed if each rank has the whole model and one shard of the batch",
+                            .apart = false};
+  ranks.require(m);
   Function *last = m.function("update") ? m.function("update") : m.function("train_step");
   if (facts.data == 1 || !last || !fact<&PhaseFacts::partitioned>(m))
     return false;

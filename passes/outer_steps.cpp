@@ -19,8 +19,8 @@
 #include "passes/pass.h"
 
 #include "ir/facts.h"
-#include "ir/mesh.h"
 #include "ir/opdef.h"
+#include "passes/analysis/whole_ranks.h"
 #include "passes/decisions.h"
 #include "support/diagnostics.h"
 #include "support/words.h"
@@ -29,26 +29,16 @@ namespace gptc {
 
 namespace {
 
-/// Throws UserError for what divides the work in another way, or differs between ranks and is not in their pieces.
+/// Throws UserError for what outer steps are not for.
 void requireWholeRanks(const Module &m) {
-  const auto p = factsOf<ParallelFacts>(m);
-  auto refuse = [&](const std::string &what) {
-    throw UserError(ErrorCode::GirInvalid, fmt::format("sync_every = {} with {}", p.syncEvery, what),
-                    "outer steps are for ranks of which each trains the whole model with one shard of the batch");
-  };
-  if (p.zeroStage > 0)
-    refuse(fmt::format("zero_stage = {}", p.zeroStage));
-  if (p.tensor > 1 || p.logicalTensor > 1)
-    refuse("parts of the model");
-  if (p.shards > 1)
-    refuse(fmt::format("shards = {}", p.shards));
-  if (fact<&CompileFacts::offload>(m) != Offload::none)
-    refuse("offload");
-  if (m.state("loss_scale") || fact<&PrecisionFacts::fp8>(m) != Fp8::off)
-    refuse("factors of fp16 or fp8, which differ between ranks");
+  const WholeRanks ranks = {
+      .setting = fmt::format("sync_every = {}", fact<&ParallelFacts::syncEvery>(m)),
+      .help = "outer steps are for ranks of which each trains the whole model with one shard of the batch",
+      .apart = true};
+  ranks.require(m);
   for (const auto &s : m.states)
     if (isTrained(*s) && (s->type.dtype != DType::f32 || s->type.rank() == 0))
-      refuse(fmt::format("a parameter @{} : {}", s->name, s->type.str()));
+      ranks.refuse(fmt::format("a parameter @{} : {}", s->name, s->type.str()));
 }
 
 class OuterSteps {
@@ -79,10 +69,8 @@ private:
     if (facts.data == 1)
       return;
     for (const auto &s : m.states)
-      if (kindOf(*s) == StateKind::moment) {
-        const int64_t places = facts.data * s->type.padded(0);
-        setFact<&StateFacts::cutData>(*s, {0, places, places, places});
-      }
+      if (kindOf(*s) == StateKind::moment)
+        makeEachRanksOwn(*s, facts.data);
   }
 
   /// Steps 1 and 2.
