@@ -369,68 +369,78 @@ bool isAuto(Reading &in, const char *key) {
   return word && *word == "auto";
 }
 
-/// Outer steps are of ranks that each train the whole model with one shard of the batch.
-void checkOuterSteps(Reading &in) {
+/// Why each setting does not go with what is for ranks that each have the whole model and one shard of the batch.
+struct WhyWholeRanks {
+  const char *zeroStage, *syncEvery, *tensor, *logicalTensor, *logicalShards, *offload, *fp16, *fp8;
+  ErrorCode codeOfLogicalTensor;
+};
+
+/// Complains as refuseBeside of the first setting that is against such ranks, or of `more`, which has the last place.
+/// passes/analysis/whole_ranks.cpp refuses the same in modules.
+void refuseBesideWholeRanks(Reading &in, const char *key, const char *what, const char *off, const WhyWholeRanks &why,
+                            const Beside &more = {}) {
   const ParallelConfig &p = in.s.parallel;
   const PrecisionConfig &precision = in.s.precision;
-  const char *key = "parallel.sync_every";
-  if (p.syncEvery == 1 || !in.r.good(key))
-    return;
-  const bool autoTensor = isAuto(in, "parallel.tensor");
+  const bool autoTensor = isAuto(in, "parallel.tensor"), autoOffload = isAuto(in, "parallel.offload");
+  constexpr ErrorCode later = ErrorCode::NotBuiltYet;
   refuseBeside(
-      in, key, "outer steps", "sync_every = 1",
-      {{"parallel.zero_stage", p.zeroStage > 0, fmt::format("{}", p.zeroStage),
-        "between outer steps each rank updates all parameters by itself", "zero_stage = 0 works"},
+      in, key, what, off,
+      {{"parallel.zero_stage", p.zeroStage > 0, fmt::format("{}", p.zeroStage), why.zeroStage, "zero_stage = 0 works"},
+       {"parallel.sync_every", p.syncEvery > 1 && why.syncEvery, fmt::format("{}", p.syncEvery), why.syncEvery,
+        "sync_every = 1 works"},
        {"parallel.tensor", p.tensor > 1 || autoTensor, autoTensor ? "\"auto\"" : fmt::format("{}", p.tensor),
-        "each rank trains the whole model", "tensor = 1 works", ErrorCode::NotBuiltYet},
-       {"parallel.logical_tensor", p.logicalTensor > 1, fmt::format("{}", p.logicalTensor),
-        "each rank trains the whole model", "logical_tensor = 1 works"},
+        why.tensor, "tensor = 1 works", later},
+       {"parallel.logical_tensor", p.logicalTensor > 1, fmt::format("{}", p.logicalTensor), why.logicalTensor,
+        "logical_tensor = 1 works", why.codeOfLogicalTensor},
        {"parallel.logical_shards",
         p.logicalShards && p.logicalShards != p.data && in.purpose != ConfigPurpose::forecast,
-        fmt::format("{}", p.logicalShards),
-        "they are for the same bits on any number of ranks, and outer steps depend on it", "leave logical_shards out"},
-       {"parallel.offload", p.offload != "none" || isAuto(in, "parallel.offload"),
-        fmt::format("\"{}\"", isAuto(in, "parallel.offload") ? "auto" : p.offload),
-        "the host would have to update parameters in outer steps, too", "offload = \"none\" works",
-        ErrorCode::NotBuiltYet},
-       {"precision.compute", precision.compute == "fp16", "\"fp16\"", "each rank would have a loss scale of its own",
-        "compute = \"bf16\" works", ErrorCode::NotBuiltYet},
-       {"precision.fp8", precision.fp8 != Fp8::off, fmt::format("\"{}\"", nameOf(precision.fp8)),
-        "each rank would have factors of its own", "fp8 = \"off\" works", ErrorCode::NotBuiltYet}});
+        fmt::format("{}", p.logicalShards), why.logicalShards, "leave logical_shards out"},
+       {"parallel.offload", p.offload != "none" || autoOffload, fmt::format("\"{}\"", autoOffload ? "auto" : p.offload),
+        why.offload, "offload = \"none\" works", later},
+       {"precision.compute", precision.compute == "fp16", "\"fp16\"", why.fp16, "compute = \"bf16\" works", later},
+       {"precision.fp8", precision.fp8 != Fp8::off, fmt::format("\"{}\"", nameOf(precision.fp8)), why.fp8,
+        "fp8 = \"off\" works", later},
+       more});
+}
+
+/// Outer steps are of ranks that each train the whole model with one shard of the batch.
+void checkOuterSteps(Reading &in) {
+  const char *key = "parallel.sync_every";
+  if (in.s.parallel.syncEvery == 1 || !in.r.good(key))
+    return;
+  refuseBesideWholeRanks(
+      in, key, "outer steps", "sync_every = 1",
+      {.zeroStage = "between outer steps each rank updates all parameters by itself",
+       .syncEvery = nullptr,
+       .tensor = "each rank trains the whole model",
+       .logicalTensor = "each rank trains the whole model",
+       .logicalShards = "they are for the same bits on any number of ranks, and outer steps depend on it",
+       .offload = "the host would have to update parameters in outer steps, too",
+       .fp16 = "each rank would have a loss scale of its own",
+       .fp8 = "each rank would have factors of its own",
+       .codeOfLogicalTensor = ErrorCode::Contradiction});
 }
 
 /// Compressed gradients are those of ranks that each have the whole model and one shard of the batch. A forecast is of
 /// other software, too (tools/estimate/estimate.cpp).
 void checkCompression(Reading &in) {
-  const ParallelConfig &p = in.s.parallel;
-  const PrecisionConfig &precision = in.s.precision;
   const char *key = "parallel.compression";
-  if (p.compressedRank() == 0 || !in.r.good(key) || in.purpose == ConfigPurpose::forecast)
+  if (in.s.parallel.compressedRank() == 0 || !in.r.good(key) || in.purpose == ConfigPurpose::forecast)
     return;
-  const bool autoTensor = isAuto(in, "parallel.tensor");
-  refuseBeside(
+  refuseBesideWholeRanks(
       in, key, "compressed gradients", "compression = \"none\"",
-      {{"parallel.zero_stage", p.zeroStage > 0, fmt::format("{}", p.zeroStage),
-        "ZeRO sums pieces of gradients, and factors are of whole ones", "zero_stage = 0 works"},
-       {"parallel.sync_every", p.syncEvery > 1, fmt::format("{}", p.syncEvery),
-        "between outer steps no gradient is sent", "sync_every = 1 works"},
-       {"parallel.tensor", p.tensor > 1 || autoTensor, autoTensor ? "\"auto\"" : fmt::format("{}", p.tensor),
-        "factors are of whole matrices", "tensor = 1 works", ErrorCode::NotBuiltYet},
-       {"parallel.logical_tensor", p.logicalTensor > 1, fmt::format("{}", p.logicalTensor),
-        "factors are of whole matrices", "logical_tensor = 1 works", ErrorCode::NotBuiltYet},
-       {"parallel.logical_shards", p.logicalShards && p.logicalShards != p.data, fmt::format("{}", p.logicalShards),
-        "they are for the same bits on any number of ranks, and what a rank leaves out depends on it",
-        "leave logical_shards out"},
-       {"parallel.offload", p.offload != "none" || isAuto(in, "parallel.offload"),
-        fmt::format("\"{}\"", isAuto(in, "parallel.offload") ? "auto" : p.offload),
-        "the host would have to keep what is left out", "offload = \"none\" works", ErrorCode::NotBuiltYet},
-       {"precision.compute", precision.compute == "fp16", "\"fp16\"",
-        "what is left out would have to follow the loss scale", "compute = \"bf16\" works", ErrorCode::NotBuiltYet},
-       {"precision.fp8", precision.fp8 != Fp8::off, fmt::format("\"{}\"", nameOf(precision.fp8)),
-        "together they have not been tried", "fp8 = \"off\" works", ErrorCode::NotBuiltYet},
-       {"train.on_nonfinite", in.s.run.onNonfinite == "skip", "\"skip\"",
-        "a step that is left out has changed what ranks keep of gradients", "on_nonfinite = \"halt\" works",
-        ErrorCode::NotBuiltYet}});
+      {.zeroStage = "ZeRO sums pieces of gradients, and factors are of whole ones",
+       .syncEvery = "between outer steps no gradient is sent",
+       .tensor = "factors are of whole matrices",
+       .logicalTensor = "factors are of whole matrices",
+       .logicalShards = "they are for the same bits on any number of ranks, and what a rank leaves out depends on it",
+       .offload = "the host would have to keep what is left out",
+       .fp16 = "what is left out would have to follow the loss scale",
+       .fp8 = "together they have not been tried",
+       .codeOfLogicalTensor = ErrorCode::NotBuiltYet},
+      {"train.on_nonfinite", in.s.run.onNonfinite == "skip", "\"skip\"",
+       "a step that is left out has changed what ranks keep of gradients", "on_nonfinite = \"halt\" works",
+       ErrorCode::NotBuiltYet});
 }
 
 /// What "auto" is today, and whether the rest goes together.
