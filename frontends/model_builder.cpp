@@ -246,7 +246,7 @@ void sayFacts(Module &m, const Config &config) {
                                .fp8 = config.precision.fp8,
                                .weights = config.precision.weights});
   if (const ParallelConfig &p = config.parallel;
-      p.logicalShards > 1 || p.tensor > 1 || p.logicalTensor > 1 || p.syncEvery > 1 || p.compressedRank() > 0)
+      p.logicalShards > 1 || p.tensor > 1 || p.logicalTensor > 1 || p.needsWholeRanks())
     writeFacts(m, ParallelFacts{.data = p.data,
                                 .tensor = p.tensor,
                                 .zeroStage = p.zeroStage,

@@ -158,6 +158,8 @@ struct ParallelConfig {
   int64_t gradientRank = 4, compressFrom = 100;
   /// The rank of what ranks send in place of gradients; 0: they send gradients.
   int64_t compressedRank() const { return compression == "powersgd" ? gradientRank : 0; }
+  /// Whether each rank must have the whole model and one shard of the batch.
+  bool needsWholeRanks() const { return syncEvery > 1 || compressedRank() > 0; }
   int64_t shardsPerRank() const { return logicalShards / data; }
 };
 

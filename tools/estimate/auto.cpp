@@ -59,7 +59,7 @@ std::vector<Decision> chooseParallel(Config &config, const Target &target, int64
   const bool stageOpen = !config.fixes("parallel.zero_stage");
   const bool tensorOpen = config.isAuto("parallel.tensor"), offloadOpen = config.isAuto("parallel.offload");
   const int64_t ranks = p.data * p.tensor;
-  if (p.syncEvery > 1 || p.compressedRank() > 0)  // they leave no choice
+  if (p.needsWholeRanks())  // they leave no choice
     return {};
   if (!(stageOpen && p.data > 1) && !(tensorOpen && ranks > 1) && !(offloadOpen && target.isCuda()))
     return {};

@@ -47,7 +47,7 @@ Config Forecaster::configOf(const Strategy &s) const {
   c.parallel.zeroStage = s.zeroStage;
   c.parallel.logicalShards = base.fixes("parallel.logical_shards") ? std::max(c.parallel.logicalShards, data) : data;
   c.parallel.compression = s.compression;
-  if (c.parallel.syncEvery > 1 || c.parallel.compressedRank() > 0)
+  if (c.parallel.needsWholeRanks())
     c.parallel.logicalShards = data;
   c.parallel.offload = s.offload ? "optimizer" : "none";
   c.train.microBatch = s.microBatch;
