@@ -3,11 +3,8 @@
 
 #include "codegen/codegen.h"
 #include "ir/facts.h"
-#include "ir/mesh.h"
-#include "passes/pass.h"
 #include "runtime/checkpoint/state.h"
 #include "runtime/device/executor.h"
-#include "tools/planner/codegen_passes.h"
 
 #include <gtest/gtest.h>
 
@@ -24,21 +21,13 @@ constexpr int steps = 12;
 /// gradientRank 0: nothing is compressed.
 std::unique_ptr<Module> planned(int64_t gradientRank, const std::string &order = "tree",
                                 const std::string &compute = "fp32") {
-  registerCodegenPasses();
-  std::unique_ptr<Module> m = importedFor({.data = ranks, .order = "fast", .compute = compute});
-  m->attrs.set("reduce_order", order);
+  AttrMap more = attrs({{"reduce_order", order}});
   if (gradientRank > 0) {
-    m->attrs.set("gradient_rank", gradientRank);
-    m->attrs.set("compress_from", from);
+    more.set("gradient_rank", gradientRank);
+    more.set("compress_from", from);
   }
-  const Target target = hostTarget(1);
-  PipelineOptions options;
-  options.reproFile = "";
-  runPipeline(*m, parsePipeline(defaultPipeline(), &target), options);
-  return m;
+  return plannedFor({.data = ranks, .order = "fast", .compute = compute}, more);
 }
-
-using Contents = std::map<std::string, std::vector<float>>;  // of f32 states
 
 struct Trained {
   std::vector<Contents> end = std::vector<Contents>(ranks);
@@ -64,13 +53,7 @@ Trained trainCompressed(const Module &m, bool apace = false) {
       if (r == 0)
         all.losses.push_back(*static_cast<const float *>(executor.result(function, 0)));
     }
-    for (const auto &s : executor.planned().states) {
-      const auto kind = kindOf(*s);
-      if ((kind != StateKind::param && kind != StateKind::moment) || s->type.dtype != DType::f32)
-        continue;
-      const StateView view = executor.view(*s, StateAccess::read);
-      all.end[size_t(r)][s->name].assign(view.as<float>(), view.as<float>() + s->type.paddedElements());
-    }
+    all.end[size_t(r)] = contentsOf(executor);
   });
   return all;
 }

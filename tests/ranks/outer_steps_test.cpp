@@ -3,10 +3,8 @@
 
 #include "codegen/codegen.h"
 #include "ir/facts.h"
-#include "passes/pass.h"
 #include "runtime/checkpoint/state.h"
 #include "runtime/device/executor.h"
-#include "tools/planner/codegen_passes.h"
 
 #include <gtest/gtest.h>
 
@@ -21,35 +19,15 @@ constexpr int64_t ranks = 2, every = 3;
 constexpr float outerLr = 0.6f, outerMomentum = 0.8f;
 
 std::unique_ptr<Module> planned(const std::string &compute) {
-  registerCodegenPasses();
-  std::unique_ptr<Module> m = importedFor({.data = ranks, .order = "fast", .compute = compute});
-  m->attrs.set("reduce_order", std::string("tree"));
-  m->attrs.set("sync_every", every);
-  m->attrs.set("outer_lr", double(outerLr));
-  m->attrs.set("outer_momentum", double(outerMomentum));
-  const Target target = hostTarget(1);
-  PipelineOptions options;
-  options.reproFile = "";
-  runPipeline(*m, parsePipeline(defaultPipeline(), &target), options);
-  return m;
+  return plannedFor({.data = ranks, .order = "fast", .compute = compute},
+                    attrs({{"reduce_order", std::string("tree")},
+                           {"sync_every", every},
+                           {"outer_lr", double(outerLr)},
+                           {"outer_momentum", double(outerMomentum)}}));
 }
 
 /// Who begins a round of inner steps only when the other rank has ended its own: 0, 1, or nobody.
 constexpr int nobody = -1;
-
-using Contents = std::map<std::string, std::vector<float>>;  // of f32 states
-
-Contents contentsOf(Executor &executor) {
-  Contents all;
-  for (const auto &s : executor.planned().states) {
-    const auto kind = kindOf(*s);
-    if (kind != StateKind::param && kind != StateKind::moment && kind != StateKind::anchor)
-      continue;
-    const StateView view = executor.view(*s, StateAccess::read);
-    all[s->name].assign(view.as<float>(), view.as<float>() + s->type.paddedElements());
-  }
-  return all;
-}
 
 struct Trained {
   std::vector<Contents> before, after;  // the last outer step, by rank

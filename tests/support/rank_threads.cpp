@@ -4,6 +4,7 @@
 #include "codegen/cuda/emit.h"
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "passes/pass.h"
@@ -95,10 +96,12 @@ private:
 
 static Target targetOf(const RankCut &c) { return c.target == "cpu" ? hostTarget(1) : cudaTarget(c.target); }
 
-std::unique_ptr<Module> plannedFor(const RankCut &c) {
+std::unique_ptr<Module> plannedFor(const RankCut &c, const AttrMap &more) {
   registerCodegenPasses();
   const Target target = targetOf(c);
   std::unique_ptr<Module> m = importedFor(c);
+  for (const auto &[name, value] : more)
+    m->attrs.set(name, value);
   PipelineOptions options;
   options.reproFile = "";
   std::string passes = defaultPipeline();
@@ -108,6 +111,19 @@ std::unique_ptr<Module> plannedFor(const RankCut &c) {
     passes += fmt::format("{{slot={}}}", c.slot);  // plan-memory's, the last pass
   runPipeline(*m, parsePipeline(passes, &target), options);
   return m;
+}
+
+Contents contentsOf(Executor &executor) {
+  Contents all;
+  for (const auto &s : executor.planned().states) {
+    const auto kind = kindOf(*s);
+    if ((kind != StateKind::param && kind != StateKind::moment && kind != StateKind::anchor) ||
+        s->type.dtype != DType::f32)
+      continue;
+    const StateView view = executor.view(*s, StateAccess::read);
+    all[s->name].assign(view.as<float>(), view.as<float>() + s->type.paddedElements());
+  }
+  return all;
 }
 
 void onRanks(const Module &m, const Target &target, llvm::function_ref<void(int, Executor &)> work) {

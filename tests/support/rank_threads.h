@@ -41,8 +41,13 @@ struct RanksOutcome {
 
 /// The one-layer module that all these tests train, before any pass.
 std::unique_ptr<Module> importedFor(const RankCut &c);
-/// That module after the default pipeline.
-std::unique_ptr<Module> plannedFor(const RankCut &c);
+/// That module, with `more` attributes, after the default pipeline.
+std::unique_ptr<Module> plannedFor(const RankCut &c, const AttrMap &more = {});
+
+/// Places of a rank's parameters, moments and anchors in f32, with those of padding.
+using Contents = std::map<std::string, std::vector<float>>;
+Contents contentsOf(Executor &executor);
+
 /// A module with every collective, along both axes.
 constexpr const char *everyCollective = R"(module {mesh_data=2, mesh_tensor=2} {
   func @f(%x: f32[4,8], %y: f32[3,5], %z: f32[]) -> (f32[4,8], f32[2,8], f32[4,4], f32[4,8], f32[4,8], f32[4,8], f32[2,8], i64[], f32[3,5], f32[]) {
