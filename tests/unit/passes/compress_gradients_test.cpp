@@ -1,11 +1,10 @@
 // Ranks that send factors of their gradients do what the paper says (PowerSGD, Vogels, Karimireddy & Jaggi 2019),
 // written out here in plain C++.
-#include "small_gpt.h"
+#include "whole_ranks.h"
 
 #include "ir/facts.h"
 #include "ir/mesh.h"
 #include "ir/plan_check.h"
-#include "support/diagnostics.h"
 
 #include <cmath>
 #include <functional>
@@ -296,22 +295,9 @@ TEST(CompressGradients, CopyTheFunctionThatEndsAStep) {
 }
 
 TEST(CompressGradients, AreForRanksWithTheWholeModel) {
-  for (const auto &[name, value] : {std::pair<const char *, Attr>{"zero_stage", int64_t(1)},
-                                    {"mesh_tensor", int64_t(2)},
-                                    {"logical_tensor", int64_t(2)},
-                                    {"shards", int64_t(2)},
-                                    {"sync_every", int64_t(2)},
-                                    {"offload", std::string("optimizer")},
-                                    {"fp8", std::string("all")}}) {
-    auto m = parseModule(step, "test");
-    m->attrs.set(name, value);
-    try {
-      runPasses(*m, "compress-gradients");
-      ADD_FAILURE() << name;
-    } catch (const UserError &e) {
-      EXPECT_EQ(e.diagnostics[0].code, ErrorCode::GirInvalid) << name;
-    }
-  }
+  const auto make = [] { return parseModule(step, "test"); };
+  expectWholeRanksAlone(make, "compress-gradients", "gradient_rank = 2", "");
+  expectRefusal(make(), "compress-gradients", "sync_every", int64_t(2), "gradient_rank = 2 with sync_every = 2");
 }
 
 }  // namespace
