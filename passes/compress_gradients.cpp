@@ -17,9 +17,8 @@
 //   3. A matrix whose rows of Q are zero or not finite would stay so for ever, and an error that is not finite, too.
 //      Such rows keep what they were (usable_rows).
 //
-// Errors differ between ranks. As states they are pieces, one for each rank, of all ranks' errors one behind the other
-// along dimension 0, so that checkpoints hold all of them. Each rank must have one shard of the batch: a shard whose
-// gradient has been added to another one's can no longer have an error of its own.
+// Errors differ between ranks: they are each rank's own (passes/analysis/whole_ranks.h). Each rank must have one shard
+// of the batch: a shard whose gradient has been added to another one's can no longer have an error of its own.
 //
 // All P depend on gradients alone and all Q on P alone, so overlap-collectives makes one bucket of either: P beside the
 // gradients that are sent whole.

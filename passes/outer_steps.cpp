@@ -11,8 +11,7 @@
 //      checkpoints are written when it is the parameter.
 //   2. @outer takes what a rank has moved, anchor - parameter, for a gradient. The mean over ranks, added in the order
 //      of reduce_order, goes through sgd with Nesterov momentum. The result is the new anchor and the new parameter.
-//   3. Moments of the optimizer differ between ranks. As states they are pieces, one for each rank, of all ranks'
-//      moments one behind the other along dimension 0. So checkpoints hold all of them.
+//   3. Moments of the optimizer differ between ranks: they become each rank's own (passes/analysis/whole_ranks.h).
 //
 // Runs behind optimizer, whose moments it cuts, and before precision, which writes low copies wherever a parameter is
 // written. partition leaves such a module alone.
