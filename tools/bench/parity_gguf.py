@@ -13,7 +13,7 @@ import struct
 import sys
 import tempfile
 
-from parity_models import VOCAB, Work, exported, train, windows
+from parity_models import VOCAB, Work, chosen, exported, train, windows
 
 CONTEXT, GREEDY = 256, 200
 MOST = 1e-3  # largest absolute difference of logits; closer ones are ties
@@ -84,6 +84,7 @@ def compare(bin, folder, family, steps):
 
 def run_gguf(options, bin):
     """Prints the table; returns whether a bound is missed."""
+    names = chosen(options, GGUF_FAMILIES)
     require("numpy", "torch", "transformers", "llama_cpp")
     import llama_cpp
     import transformers
@@ -94,9 +95,7 @@ def run_gguf(options, bin):
     print("| family | loss in gptc | loss in llama.cpp | largest difference of logits | greedy tokens equal |\n"
           "|---|---|---|---|---|", flush=True)
     bad = False
-    for family in GGUF_FAMILIES:
-        if options.only not in family:
-            continue
+    for family in names:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 cells, differs = compare(bin, folder, family, options.steps)

@@ -9,6 +9,7 @@ import os
 import random
 import struct
 import subprocess
+import sys
 import tempfile
 
 VOCAB, CONTEXT, TOKENS = 130, 32, 640
@@ -40,6 +41,14 @@ def families(context):
         "modernbert": ("ModernBertConfig", dict(equal_heads, local_attention=8, pad_token_id=0, bos_token_id=1, eos_token_id=2,
                                                 cls_token_id=1, sep_token_id=2)),
     }
+
+
+def chosen(options, names):
+    """Those of the names that hold --only. Ends the program where none does: a table without rows proves nothing."""
+    some = [n for n in names if options.only in n]
+    if not some:
+        sys.exit(f"parity: --only {options.only} matches nothing; there are: {'; '.join(names)}")
+    return some
 
 
 def auto_class(family):
@@ -173,6 +182,7 @@ def losses(bin, folder, name, steps):
 
 def run_models(options, bin):
     """Prints the table; returns whether a family differs or fails."""
+    names = chosen(options, families(CONTEXT))
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -180,9 +190,7 @@ def run_models(options, bin):
     print(f"transformers {transformers.__version__}, {options.steps} steps\n")
     print("| family | loaded as | validation loss, gptc | transformers | relative difference |\n|---|---|---|---|---|", flush=True)
     bad = False
-    for name in families(CONTEXT):
-        if options.only not in name:
-            continue
+    for name in names:
         with tempfile.TemporaryDirectory() as work:
             draw = random.Random(1)
             for file in ("train.bin", "val.bin"):
