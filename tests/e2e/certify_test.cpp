@@ -401,6 +401,12 @@ TEST_F(CertifyTest, OuterStepsAreNotReplayed) {
   w.train(plan, "out", {"--certify", "1", "--steps", "6"});
   w.train(outer, "out");
   refused(verify(), "begin behind step 6");
+  const Result compressed =
+      w.gptc({"certify", w.path("alone"), "--plan",
+              w.compile("compressed", {"train.micro_batch=1", "parallel.data=2", "parallel.compression=powersgd",
+                                       "parallel.gradient_rank=1", "parallel.compress_from=4"})});
+  EXPECT_EQ(compressed.code, 3) << compressed.output;
+  EXPECT_NE(compressed.output.find("parallel.compression, and"), std::string::npos) << compressed.output;
   expectEqual("equal: steps 1 to 6 replayed, 6 steps certified", {"--steps", "1..6"});
 }
 

@@ -25,7 +25,8 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr const char *kOfOneRank =
-    "runs without parallel.tensor and parallel.sync_every, and with parallel.reduce_order = \"tree\", can";
+    "runs without parallel.tensor, parallel.sync_every and parallel.compression, and with parallel.reduce_order = "
+    "\"tree\", can";
 
 struct ReplayOptions {
   std::string run, plan, data;
