@@ -34,6 +34,20 @@ nlohmann::json objectInFile(std::string_view text, const std::string &file, cons
                   fmt::format("{}: {}", file, half.empty() ? "it is no JSON object" : half), help);
 }
 
+std::string problemOf(const nlohmann::json::exception &e, std::string_view text) {
+  if (const auto *unread = dynamic_cast<const nlohmann::json::parse_error *>(&e)) {
+    const std::string_view read = text.substr(0, std::min(unread->byte, text.size()));
+    return fmt::format("it is no JSON: line {}", 1 + std::count(read.begin(), read.end(), '\n'));
+  }
+  if (dynamic_cast<const nlohmann::json::other_error *>(&e))
+    return "it is nested too deeply";  // as parseJson says
+  const std::string_view words = e.what();
+  const size_t begin = words.find("key '"), end = words.rfind("' not found");
+  if (begin != words.npos && end != words.npos && begin + 5 <= end)
+    return fmt::format("it lacks \"{}\"", words.substr(begin + 5, end - begin - 5));
+  return "a value is not of the type that belongs there";
+}
+
 std::string shown(const nlohmann::json &value) {
   constexpr size_t most = 200;
   std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

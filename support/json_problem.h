@@ -17,6 +17,9 @@ std::string halfCharacterIn(std::string_view text);
 /// none.
 nlohmann::json objectInFile(std::string_view text, const std::string &file, const std::string &help);
 
+/// What `e` says of the JSON text of one of our own files, in our words: "it is no JSON: line 3", "it lacks \"step\"".
+std::string problemOf(const nlohmann::json::exception &e, std::string_view text);
+
 /// A value of a file for a message, as it stands in JSON, of which a long one has the first 200 bytes.
 std::string shown(const nlohmann::json &value);
 

@@ -41,7 +41,7 @@ using json = nlohmann::ordered_json;
 namespace {
 
 constexpr int kSchema = 3;  // 1: always of one rank; 1 and 2: no state/, and no description of the model
-constexpr size_t kManifestLimit = 64 << 20, kIndexLimit = 100 << 20;  // bytes; a manifest may list very many data files
+constexpr size_t kManifestLimit = 64 << 20;  // bytes; it may list very many data files
 
 /// Reads state `s` from tensors that have no problem.
 void readState(Executor &executor, const QuantizedWeights &few, const State &s, const StateTensors &tensors) {
@@ -78,11 +78,14 @@ void readState(Executor &executor, const QuantizedWeights &few, const State &s, 
     storeWhole(executor, s, all);
 }
 
+/// Whether it is a moment of outer steps (passes/outer_steps.cpp).
+bool isOfOuterSteps(llvm::StringRef name) { return name.starts_with("outer."); }
+
 /// Whether a checkpoint of another plan may lack this counter, of which the runtime itself sets the two named ones, or
 /// this moment: outer steps (passes/outer_steps.cpp) may begin with any step.
 bool startsAfresh(const State &s) {
   if (kindOf(s) == StateKind::moment)
-    return llvm::StringRef(s.name).starts_with("outer.");
+    return isOfOuterSteps(s.name);
   return kindOf(s) == StateKind::counter && fact<&InitialFacts::init>(s) != Initial::normal && s.name != "step" &&
          s.name != "rng_seed";
 }
@@ -141,6 +144,9 @@ std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity
     if (from != to && (notes.empty() || notes.back() != note))
       notes.push_back(note);
   }
+  if (llvm::any_of(file.all(), [](const TensorInfo *t) { return isOfOuterSteps(t->name); }) &&
+      llvm::none_of(read, [](const State *s) { return isOfOuterSteps(s->name); }))
+    notes.push_back("the moments of outer steps in the checkpoint are dropped: the plan has none");
   for (const State *s : fresh)
     if (const char *outer = "the moments of outer steps"; kindOf(*s) != StateKind::moment)
       names.push_back(s->name), values.push_back(fmt::format("{:g}", constantValue(*s)));
@@ -217,7 +223,7 @@ Manifest readManifest(const std::string &dir, int64_t step) {
       m.files.emplace_back(name, checksum);
     }
   } catch (const json::exception &e) {
-    damaged(fmt::format("manifest.json: {}", e.what()));
+    damaged("manifest.json: " + problemOf(e, text.text));
   }
   if (step >= 0 && m.info.step != step)
     damaged(fmt::format("its manifest speaks of step {}", m.info.step));
@@ -627,37 +633,6 @@ static bool mayStayOut(const TensorFiles &file, const TensorInfo &t, const std::
          });
 }
 
-std::vector<std::string> weightFiles(const std::string &folder) {
-  const std::string one = folder + "/model.safetensors", index = folder + "/" + kIndexFile;
-  std::error_code e;
-  if (fs::exists(one, e) || !fs::exists(index, e))
-    return {one};
-  const FileText text = readTextFile(index, kIndexLimit);
-  const char *const again = "copy it again from where the weights are from";
-  const nlohmann::json content = text.ok ? objectInFile(text.text, index, again) : nlohmann::json();
-  const nlohmann::json &map = part(content, "weight_map");
-  std::set<std::string> names;
-  std::string why = text.why;
-  if (text.ok && !map.is_object())
-    why = fmt::format("weight_map is {}, where an object is needed", shown(map));
-  for (const nlohmann::json &file : map) {  // nothing of null
-    if (file.is_string())
-      names.insert(file.get<std::string>());
-    else if (why.empty())
-      why = fmt::format("weight_map has {} where the name of a file is needed", shown(file));
-  }
-  std::vector<std::string> paths;
-  for (const std::string &name : names) {
-    if (name.empty() || name == "." || name == ".." || name.find_first_of(std::string_view("/\0", 2)) != name.npos)
-      why = fmt::format("it names \"{}\", which is no file of this folder", name.c_str());
-    paths.push_back(fmt::format("{}/{}", folder, name));
-  }
-  if (!why.empty() || paths.empty())
-    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", index, why.empty() ? "no tensors" : why),
-                    again);
-  return paths;
-}
-
 [[noreturn]] static void doesNotFit(const std::string &path, const std::string &why, const std::string &remedy) {
   throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model{}", path, why), remedy);
 }
@@ -751,7 +726,8 @@ static std::vector<const State *> load(Executor &executor, const std::string &pa
       try {
         there.keys = modelKeysOf(manifest);
       } catch (const json::exception &x) {
-        throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: manifest.json: {}", path, x.what()));
+        throw UserError(ErrorCode::CheckpointDamaged,
+                        fmt::format("{}: manifest.json: {}", path, problemOf(x, text.text)));
       }
     // A model that begins here learns labels from here on, and one that makes vectors needs none.
     const char *const labels = FactAt<&ModelFacts::labels>::name;

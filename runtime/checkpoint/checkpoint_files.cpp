@@ -1,13 +1,18 @@
 #include "runtime/checkpoint/checkpoint_files.h"
 
 #include "ir/facts.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/plan/plan.h"
 #include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/json_problem.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringMap.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
 
 namespace gptc {
 
@@ -176,6 +181,38 @@ std::string differenceOfRanks(int64_t there, const Module &planned, std::string 
 bool isHeadless(const Module &m) {
   return fact<&ModelFacts::labels>(m) ||
          llvm::any_of(m.functions, [](const auto &f) { return llvm::StringRef(f->name).starts_with("embed_"); });
+}
+
+std::vector<std::string> weightFiles(const std::string &folder) {
+  const std::string one = folder + "/model.safetensors", index = folder + "/" + kIndexFile;
+  std::error_code e;
+  if (std::filesystem::exists(one, e) || !std::filesystem::exists(index, e))
+    return {one};
+  constexpr size_t limit = 100 << 20;  // bytes
+  const FileText text = readTextFile(index, limit);
+  const char *const again = "copy it again from where the weights are from";
+  const nlohmann::json content = text.ok ? objectInFile(text.text, index, again) : nlohmann::json();
+  const nlohmann::json &map = part(content, "weight_map");
+  std::set<std::string> names;
+  std::string why = text.why;
+  if (text.ok && !map.is_object())
+    why = fmt::format("weight_map is {}, where an object is needed", shown(map));
+  for (const nlohmann::json &file : map) {  // nothing of null
+    if (file.is_string())
+      names.insert(file.get<std::string>());
+    else if (why.empty())
+      why = fmt::format("weight_map has {} where the name of a file is needed", shown(file));
+  }
+  std::vector<std::string> paths;
+  for (const std::string &name : names) {
+    if (name.empty() || name == "." || name == ".." || name.find_first_of(std::string_view("/\0", 2)) != name.npos)
+      why = fmt::format("it names \"{}\", which is no file of this folder", name.c_str());
+    paths.push_back(fmt::format("{}/{}", folder, name));
+  }
+  if (!why.empty() || paths.empty())
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", index, why.empty() ? "no tensors" : why),
+                    again);
+  return paths;
 }
 
 }  // namespace gptc

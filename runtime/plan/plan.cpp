@@ -9,7 +9,7 @@
 #include "runtime/plan/manifest.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
-#include "support/json.h"
+#include "support/json_problem.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/JSON.h"
@@ -565,7 +565,7 @@ Plan loadPlan(const std::string &dir, const std::string &secret) {
     if (checked("schedules.json") != schedulesText(*plan.planned))
       damaged(dir, "schedules.json does not agree with planned.gir");
   } catch (const json::exception &x) {
-    damaged(dir, fmt::format("manifest.json: {}", x.what()));
+    damaged(dir, "manifest.json: " + problemOf(x, text.text));
   }
   if (std::string p = planProblem(*plan.planned); !p.empty())
     damaged(dir, p);

@@ -89,8 +89,12 @@ TEST_F(BadInput, Plans) {
   fs::remove(file);
   expect(w.gptrun({plan}), 5, "GPTC0503", "planned.gir");
   writeFile(file, good);
-  writeFile(plan + "/manifest.json", "{}");
-  expect(w.gptrun({plan}), 5, "GPTC0503", "manifest.json");
+  for (const auto &[text, problem] : {std::pair{"{}", "it lacks \"schema\""},
+                                      {"{\n\"schema\": 2,\n", "it is no JSON: line 3"},
+                                      {"[1]", "a value is not of the type that belongs there"}}) {
+    writeFile(plan + "/manifest.json", text);
+    expect(w.gptrun({plan}), 5, "GPTC0503", std::string("damaged: manifest.json: ") + problem + "\n");
+  }
   fs::remove(plan + "/manifest.json");
   expect(w.gptrun({plan}), 3, "GPTC0301", "no manifest.json");
 }
@@ -113,7 +117,9 @@ TEST_F(BadInput, Checkpoints) {
   for (const std::string &name : w.checkpoints(w.path("out")))
     writeFile(w.path("out/checkpoints/" + name + "/manifest.json"), "nonsense");
   std::string log = readFile(w.path("out/log.jsonl"));
-  expect(w.gptrun({plan}), 5, "GPTC0504", "none of the 2 checkpoints");
+  const Result nonsense = w.gptrun({plan});
+  expect(nonsense, 5, "GPTC0504", "none of the 2 checkpoints");
+  EXPECT_NE(nonsense.output.find("manifest.json: it is no JSON: line 1\n"), std::string::npos) << nonsense.output;
   EXPECT_EQ(readFile(w.path("out/log.jsonl")), log) << "a refused run must not touch the log";
   // Starting over keeps what was there.
   ASSERT_EQ(w.gptrun({plan, "--resume", "never"}).code, 0);

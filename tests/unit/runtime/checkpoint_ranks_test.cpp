@@ -275,6 +275,35 @@ TEST(CheckpointOfRanks, OuterStepsBeginWithMomentsOfZero) {
   EXPECT_EQ(loaded, std::vector<int>(1, 0));
 }
 
+TEST(CheckpointOfRanks, DroppedMomentsOfOuterStepsAreSaid) {
+  TempDir dir;
+  const CheckpointStore store(dir.path);
+  ASSERT_EQ(onRanks({.apart = true},
+                    [&](Executor &e) {
+                      fillStates(e, 3);
+                      store.save(e, {3, "plan", identity(), "data", "", {}});
+                    }),
+            std::vector<int>(1, 0));
+  for (const bool parametersOnly : {false, true}) {
+    const auto loaded = onRanks({}, [&](Executor &e) {
+      const auto info =
+          store.loadNewest(e, identity(), parametersOnly, [](const std::string &w) { ADD_FAILURE() << w; });
+      ASSERT_TRUE(info);
+      std::vector<std::string> said;
+      if (!parametersOnly)
+        said.push_back("the moments of outer steps in the checkpoint are dropped: the plan has none");
+      EXPECT_EQ(info->notes, said);
+    });
+    EXPECT_EQ(loaded, std::vector<int>(1, 0));
+  }
+  const auto same = onRanks({.apart = true}, [&](Executor &e) {
+    const auto info = store.loadNewest(e, identity(), false, [](const std::string &w) { ADD_FAILURE() << w; });
+    ASSERT_TRUE(info);
+    EXPECT_EQ(info->notes, std::vector<std::string>());
+  });
+  EXPECT_EQ(same, std::vector<int>(1, 0));
+}
+
 TEST(CheckpointOfRanks, EachWritesItsShareOnce) {
   TempDir dir;
   onRanks({4, 1}, [&](Executor &e) {
