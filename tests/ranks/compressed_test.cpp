@@ -39,7 +39,7 @@ struct Trained {
 Trained trainCompressed(const Module &m, bool apace = false) {
   Trained all;
   std::barrier ready(ranks);
-  onRanks(m, hostTarget(1), [&](int r, Executor &executor) {
+  auto rank = [&](int r, Executor &executor) {
     initializeStates(executor, 7);
     std::vector<int32_t> x, y;
     const int64_t own = sequences / ranks, sequence = r * own;
@@ -54,7 +54,8 @@ Trained trainCompressed(const Module &m, bool apace = false) {
         all.losses.push_back(*static_cast<const float *>(executor.result(function, 0)));
     }
     all.end[size_t(r)] = contentsOf(executor);
-  });
+  };
+  onRanks(m, hostTarget(1), rank, &ready);
   return all;
 }
 

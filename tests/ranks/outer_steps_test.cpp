@@ -38,7 +38,7 @@ Trained trainApart(const Module &m, int rounds, int late) {
   Trained all;
   all.before.resize(ranks), all.after.resize(ranks);
   std::barrier ended(ranks);
-  onRanks(m, hostTarget(1), [&](int r, Executor &executor) {
+  auto rank = [&](int r, Executor &executor) {
     initializeStates(executor, 7);
     std::vector<int32_t> x, y;
     const int64_t own = sequences / ranks;
@@ -58,7 +58,8 @@ Trained trainApart(const Module &m, int rounds, int late) {
       executor.run("outer", {});
       all.after[size_t(r)] = contentsOf(executor);
     }
-  });
+  };
+  onRanks(m, hostTarget(1), rank, &ended);
   return all;
 }
 

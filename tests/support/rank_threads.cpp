@@ -92,6 +92,21 @@ private:
   std::map<std::pair<std::string, int64_t>, std::unique_ptr<InProcess>> groups;
 };
 
+/// Leaves a barrier, if there is one, at the end of a scope.
+class Leaving {
+public:
+  explicit Leaving(std::barrier<> *meeting) : meeting(meeting) {}
+  ~Leaving() {
+    if (meeting)
+      meeting->arrive_and_drop();
+  }
+  Leaving(const Leaving &) = delete;
+  Leaving &operator=(const Leaving &) = delete;
+
+private:
+  std::barrier<> *const meeting;
+};
+
 }  // namespace
 
 static Target targetOf(const RankCut &c) { return c.target == "cpu" ? hostTarget(1) : cudaTarget(c.target); }
@@ -126,7 +141,8 @@ Contents contentsOf(Executor &executor) {
   return all;
 }
 
-void onRanks(const Module &m, const Target &target, llvm::function_ref<void(int, Executor &)> work) {
+void onRanks(const Module &m, const Target &target, llvm::function_ref<void(int, Executor &)> work,
+             std::barrier<> *meeting) {
   const Target host = hostTarget(1);
   const Mesh mesh = Mesh::of(m);
   InProcess together(int(mesh.ranks()), std::chrono::seconds(20));
@@ -155,6 +171,7 @@ void onRanks(const Module &m, const Target &target, llvm::function_ref<void(int,
   std::vector<std::thread> threads;
   for (int r = 0; r < int(mesh.ranks()); ++r)
     threads.emplace_back([&, r] {
+      const Leaving leaving(meeting);
       try {
         rank(r);
       } catch (const UserError &e) {

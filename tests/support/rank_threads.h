@@ -5,6 +5,7 @@
 
 #include "llvm/ADT/STLFunctionalExtras.h"
 
+#include <barrier>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -16,8 +17,10 @@ namespace gptc {
 class Executor;
 struct Target;
 
-/// Calls work(rank, executor) for all ranks of a planned module concurrently, each on its own thread.
-void onRanks(const Module &m, const Target &target, llvm::function_ref<void(int, Executor &)> work);
+/// Calls work(rank, executor) for all ranks of a planned module concurrently, each on its own thread. A rank whose
+/// thread ends, by an exception too, leaves `meeting`, so that no other one waits for it there.
+void onRanks(const Module &m, const Target &target, llvm::function_ref<void(int, Executor &)> work,
+             std::barrier<> *meeting = nullptr);
 
 /// How a step's sequences and the model are divided among ranks.
 struct RankCut {
