@@ -2,6 +2,7 @@
 #include "runtime/rendezvous/rendezvous.h"
 #include "runtime/rendezvous/wire.h"
 #include "tests/collectives/ranks_of.h"
+#include "tests/support/eventually.h"
 
 #include <gtest/gtest.h>
 
@@ -27,13 +28,6 @@ Server::Options job(int world, std::string address = "127.0.0.1") {
 }
 std::unique_ptr<Client> join(const Server::Options &o, const Server &s, int rank) {
   return std::make_unique<Client>(Client::Options{o.address, s.port(), o.token, rank, o.world, 5s});
-}
-
-template <class Condition> bool soon(Condition c) {
-  for (const auto until = Clock::now() + 3s; Clock::now() < until; std::this_thread::sleep_for(1ms))
-    if (c())
-      return true;
-  return false;
 }
 
 TEST(Rendezvous, Tokens) {
@@ -146,7 +140,7 @@ TEST(Rendezvous, ALostRankIsSeenByAllAtOnce) {
   closes.join();
   ASSERT_TRUE(b->failure(2s));
   EXPECT_EQ(b->failure()->rank, 2);
-  EXPECT_TRUE(soon([&] { return called.load() == 1; })) << called.load();  // known first, then told
+  EXPECT_TRUE(eventually([&] { return called.load() == 1; })) << called.load();  // known first, then told
   EXPECT_EQ(s.failure()->rank, 2);
   std::atomic<bool> late{false};
   auto afterwards = b->onFailure([&] { late = true; });
@@ -195,7 +189,7 @@ TEST(Rendezvous, TheServerKnowsWhetherAllKnowOfAFailure) {
   std::this_thread::sleep_for(50ms);
   EXPECT_FALSE(s.allKnowFailure()) << "rank 2 has not come";
   auto c = join(o, s, 2);
-  EXPECT_TRUE(soon([&] { return s.allKnowFailure(); }));
+  EXPECT_TRUE(eventually([&] { return s.allKnowFailure(); }));
   EXPECT_TRUE(c->failure(2s));
 }
 
@@ -236,7 +230,7 @@ TEST(Rendezvous, ARankOfAnotherVersionIsAFailureAndAStrangerIsNone) {
     std::string hi =
         wire::Writer(wire::Kind::hello).number(wire::magic - 1).number(1).number(2).string(token).string("h").done();
     EXPECT_TRUE(wire::sendSome(other.fd, hi, why)) << why;
-    EXPECT_TRUE(soon([&] { return !wire::receiveSome(other.fd, in, 1000, why); }));
+    EXPECT_TRUE(eventually([&] { return !wire::receiveSome(other.fd, in, 1000, why); }));
     return in;
   };
   EXPECT_HAS(refused("0123456789abcdef0123456789abcdef"), "it did not present the job's token");
@@ -246,7 +240,7 @@ TEST(Rendezvous, ARankOfAnotherVersionIsAFailureAndAStrangerIsNone) {
   EXPECT_EQ(a->failure()->cause, ErrorCode::RanksDiffer);
   EXPECT_HAS(a->failure()->text, "rank 1 of 2 on h (127.0.0.1:");
   EXPECT_EQ(a->failure()->help, "copy one build to all machines");
-  EXPECT_TRUE(soon([&] { return s.allKnowFailure(); }));
+  EXPECT_TRUE(eventually([&] { return s.allKnowFailure(); }));
 }
 
 TEST(Rendezvous, HeartbeatsCarryNews) {
@@ -257,7 +251,7 @@ TEST(Rendezvous, HeartbeatsCarryNews) {
               return "beat " + std::to_string(++beats);
             }});
   auto b = join(o, s, 0);
-  ASSERT_TRUE(soon([&] { return s.news()[1] == "beat 3"; })) << "several in a second";
+  ASSERT_TRUE(eventually([&] { return s.news()[1] == "beat 3"; }, 3s)) << "several in a second";
   EXPECT_EQ(s.news()[0], "");
   EXPECT_FALSE(s.failure());
 }
@@ -371,7 +365,7 @@ TEST(Rendezvous, TheOldestStrangerMakesRoom) {
   sockaddr_in first{};
   socklen_t size = sizeof first;
   ASSERT_EQ(getsockname(silent[0].fd, reinterpret_cast<sockaddr *>(&first), &size), 0);
-  ASSERT_TRUE(soon([&] { return !s.dropped().empty(); }));
+  ASSERT_TRUE(eventually([&] { return !s.dropped().empty(); }));
   EXPECT_EQ(s.dropped().size(), 1u);
   EXPECT_HAS(s.dropped()[0], fmt::format(":{}: too many connections without the token", ntohs(first.sin_port)));
 }
@@ -405,7 +399,7 @@ TEST(Rendezvous, StrangersCostNobodyAnything) {
   for (const wire::Socket &x : silent)
     EXPECT_TRUE(ends(x));
   EXPECT_FALSE(s.failure());
-  ASSERT_TRUE(soon([&] { return !s.dropped().empty(); }));
+  ASSERT_TRUE(eventually([&] { return !s.dropped().empty(); }));
   EXPECT_HAS(s.dropped().back(), "127.0.0.1:");
   EXPECT_HAS(s.dropped().back(), "it did not present the token in time");
 }

@@ -2,13 +2,12 @@
 #include "runtime/plan/manifest.h"
 #include "support/files.h"
 #include "support/json.h"
+#include "tests/support/eventually.h"
 #include "tests/support/harness.h"
 
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <thread>
 
 using namespace e2e;
 namespace fs = std::filesystem;
@@ -211,8 +210,7 @@ TEST_F(BadInput, ATraceThatCannotBeWrittenSpoilsNoCheckpoint) {
 TEST_F(BadInput, DataCutShortDuringARun) {
   std::string plan = w.compile("plan", {"train.steps=1000000", "checkpoint.every=0", "eval.every=0"});
   Process p = w.start("gptrun", {plan});
-  for (int i = 0; i < 1000 && logLines(w.path("out")).size() < 3; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_TRUE(gptc::test::eventually([&] { return logLines(w.path("out")).size() >= 3; }));
   fs::resize_file(w.path("train.bin"), 10);
   expect(p.wait(), 3, "GPTC0302", "train.bin");
   EXPECT_EQ(w.checkpoints(w.path("out")).size(), 1u) << "what was trained is kept";

@@ -1,10 +1,10 @@
 // The plug-in of `gptrun serve` by itself: how much it holds for its clients, and how it ends.
+#include "tests/support/eventually.h"
 #include "tests/support/http_client.h"
 #include "tests/support/served.h"
 #include "tools/serve/http.h"
 
 #include <atomic>
-#include <chrono>
 #include <gtest/gtest.h>
 #include <optional>
 #include <thread>
@@ -59,15 +59,8 @@ protected:
       }};
     return {.body = std::string(path == "/large" ? kLarge : 2, '.')};
   }
-  /// A server that fails does so without an event.
-  template <class Is> static void await(Is is) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
-    while (!is() && std::chrono::steady_clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_TRUE(is());
-  }
   void awaitHeld(int64_t held) const {
-    await([&] { return bytes->held() == held; });
+    EXPECT_TRUE(gptc::test::eventually([&] { return bytes->held() == held; }));
   }
   int port() const { return server->port(); }
   HttpReply post(size_t size) const { return ask(port(), "/small", std::string(size, ' ')); }
@@ -137,7 +130,7 @@ TEST_F(HttpTest, AnAnswerIsAwaitedUntilItIsTaken) {
   awaitHeld(2 * int64_t(kLarge));
   EXPECT_EQ(server->answering(), 1);
   EXPECT_EQ(slow.reply().body.size(), kLarge);
-  await([&] { return server->answering() == 0; });
+  EXPECT_TRUE(gptc::test::eventually([&] { return server->answering() == 0; }));
   EXPECT_EQ(late.reply().body.size(), kLarge);
 }
 
@@ -146,7 +139,7 @@ TEST_F(HttpTest, WhoTakesNothingIsCutOffOnceTheServerIsToEnd) {
   HttpConnection slow = unwilling();
   EXPECT_EQ(server->answering(), 1);
   server->drain();
-  await([&] { return server->answering() == 0; });  // else in 3000 s
+  EXPECT_TRUE(gptc::test::eventually([&] { return server->answering() == 0; }));  // else in 3000 s
   EXPECT_LT(slow.reply().body.size(), kLarge);
 }
 
@@ -158,7 +151,7 @@ TEST_F(HttpTest, NoAnswerGoesOnForEver) {
     while (!eager.receive(std::string(1 << 16, '.')).empty()) {
     }
   });
-  await([&] { return pieces > 10; });
+  EXPECT_TRUE(gptc::test::eventually([&] { return pieces > 10; }));
   end();
   client.join();
 }

@@ -1,4 +1,5 @@
 // gptrun with several ranks: processes that meet, and whose run cannot be told from that of one.
+#include "tests/support/eventually.h"
 #include "tests/support/harness.h"
 #include "tests/support/port.h"
 
@@ -439,12 +440,9 @@ TEST_F(RanksTest, ADeadOrStoppedRankZeroIsSeenUnderOtherLaunchersToo) {
     EXPECT_EQ(other.wait().code, 6) << words;
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << words;
     // Who writes a rank's log ends a moment after it.
-    std::string log;
-    for (int i = 0; i < 500 && log.find(words) == std::string::npos; ++i) {
-      log = readFile(out + "/ranks/rank-0001.log");
-      ::usleep(10000);
-    }
-    EXPECT_NE(log.find(words), std::string::npos) << log;
+    const std::string log = out + "/ranks/rank-0001.log";
+    EXPECT_TRUE(gptc::test::eventually([&] { return readFile(log).find(words) != std::string::npos; }))
+        << readFile(log);
   }
 }
 

@@ -1,11 +1,10 @@
 // Same plan, same bits: whatever the number of threads, the cut of the global batch, or interruptions.
+#include "tests/support/eventually.h"
 #include "tests/support/harness.h"
 
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <regex>
-#include <thread>
 
 using namespace e2e;
 namespace fs = std::filesystem;
@@ -81,8 +80,7 @@ TEST_F(SameBits, SignalsSaveAndExit) {
   for (int signal : {SIGTERM, SIGINT}) {
     std::string out = w.path(std::string("out") + std::to_string(signal));
     Process p = w.start("gptrun", {plan, "--out-dir", out});
-    for (int i = 0; i < 1000 && logLines(out).size() < 3; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ASSERT_TRUE(gptc::test::eventually([&] { return logLines(out).size() >= 3; }));
     ::kill(p.pid(), signal);
     Result r = p.wait();
     EXPECT_EQ(r.code, 0) << r.output;
@@ -102,8 +100,7 @@ TEST_F(SameBits, SignalsSaveAndExit) {
 TEST_F(SameBits, OneRunPerFolder) {
   std::string plan = w.compile("plan", {"train.steps=100000", "checkpoint.every=0", "eval.every=0"});
   Process p = w.start("gptrun", {plan});
-  for (int i = 0; i < 1000 && logLines(w.path("out")).empty(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_TRUE(gptc::test::eventually([&] { return !logLines(w.path("out")).empty(); }));
   Result second = w.gptrun({plan});
   EXPECT_EQ(second.code, 4);
   EXPECT_NE(second.output.find("another run"), std::string::npos) << second.output;

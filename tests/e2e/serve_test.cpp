@@ -1,4 +1,5 @@
 // `gptrun serve`: clients get what `gptrun sample` gives, whoever asks beside them and however badly they behave.
+#include "tests/support/eventually.h"
 #include "tests/support/harness.h"
 #include "tests/support/http_client.h"
 #include "tests/support/oracles.h"
@@ -79,11 +80,8 @@ protected:
   }
   /// A server that fails does so without an event.
   void awaitMetric(const std::string &name, int64_t value) const {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(5);
-    int64_t is = metric(name);
-    for (; is != value && std::chrono::steady_clock::now() < end; is = metric(name))
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    ASSERT_EQ(is, value) << name;
+    ASSERT_TRUE(gptc::test::eventually([&] { return metric(name) == value; }, std::chrono::minutes(5)))
+        << name << " is " << metric(name) << " instead of " << value;
   }
 
   static Trained *trained;
@@ -487,8 +485,7 @@ TEST_F(ServeTest, WhatAClientLeavesBehindIsDropped) {
     {
       HttpConnection client(port);
       ASSERT_TRUE(client.send(httpText("/v1/completions", object.dump())));
-      while (metric("generated_tokens_total") == before)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ASSERT_TRUE(gptc::test::eventually([&] { return metric("generated_tokens_total") != before; }));
       // While it is served, there is no room for more.
       const HttpReply more = complete({{"prompt", {"the", "cat", "sat", "on"}}, {"n", 4095}});
       EXPECT_EQ(more.status, 503) << more.body;
@@ -589,8 +586,7 @@ TEST_F(ServeTest, ASecondSignalEndsItAtOnce) {
   std::string rest;
   std::thread reader([&] { rest = client.receive(); });  // who takes nothing gets no more
   ::kill(server->process().pid(), SIGINT);
-  while (ask(port, "/health").status == 200)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(gptc::test::eventually([&] { return ask(port, "/health").status != 200; }));
   // SIGTERM never counts twice, and SIGINT not within half a second of the first.
   ::kill(server->process().pid(), SIGTERM);
   while (!server->process().hasEnded()) {

@@ -1,4 +1,5 @@
 // `gptrun sample` and `serve` on ranks that share the model: what they say is what one rank says.
+#include "tests/support/eventually.h"
 #include "tests/support/harness.h"
 #include "tests/support/http_client.h"
 #include "tests/support/port.h"
@@ -423,8 +424,8 @@ TEST_F(SharedSampleTest, AServerOnRanksEndsWithItsLastAnswerWhoeverGetsTheSignal
   ASSERT_TRUE(client.send(gptc::test::httpText("/v1/completions", asked.dump())));
   client.receive("data: ");
   ::kill(two.process().pid(), SIGTERM);
-  while (gptc::test::ask(two.port(), "/health").status == 200)  // until rank 0 has heard of it
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(gptc::test::eventually([&] { return gptc::test::ask(two.port(), "/health").status != 200; }))
+      << "rank 0 has not heard of it";
   for (const auto &[rank, pid] : ranks)
     ::kill(pid, SIGTERM);
   const std::string rest = client.receive();

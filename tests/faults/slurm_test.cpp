@@ -1,5 +1,6 @@
 // gptrun under srun and sbatch, on a Slurm of one node that the test starts for itself.
 #include "supervised.h"
+#include "tests/support/eventually.h"
 
 #include <csignal>
 #include <cstdlib>
@@ -51,9 +52,7 @@ struct Slurm : testing::Test {
     return w.finalState(w.path("quiet"));
   }
   bool waitForLog(const std::string &out, size_t lines) {
-    for (int i = 0; i < 3000 && e2e::logLines(w.path(out)).size() < lines; ++i)
-      std::this_thread::sleep_for(milliseconds(20));
-    return e2e::logLines(w.path(out)).size() >= lines;
+    return gptc::test::eventually([&] { return e2e::logLines(w.path(out)).size() >= lines; });
   }
 };
 

@@ -1,4 +1,5 @@
 #include "supervised.h"
+#include "tests/support/eventually.h"
 
 #include <algorithm>
 #include <csignal>
@@ -64,9 +65,7 @@ std::map<std::string, std::string> Place::environment() {
 
 void Place::expectNothingLeft(const std::string &when) {
   // The kernel takes a moment to end the ranks of a killed launcher.
-  const auto begin = Clock::now();
-  while (!processesOf(path("")).empty() && secondsSince(begin) < 30)
-    std::this_thread::sleep_for(kBetweenLooks);
+  gptc::test::eventually([&] { return processesOf(path("")).empty(); }, std::chrono::seconds(30));
   for (int pid : processesOf(path(""))) {
     ADD_FAILURE() << when << ": process " << pid << " is left: " << procFile(pid, "cmdline");
     ::kill(pid, SIGKILL);

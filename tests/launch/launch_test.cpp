@@ -1,5 +1,6 @@
 // The launcher with ranks that do as they are told (fake/fake_gptrun.cpp): they die, hang, spin, are slow.
 #include "support/json.h"
+#include "tests/support/eventually.h"
 #include "tests/support/harness.h"
 #include "tests/unit/runtime/temp_dir.h"
 
@@ -72,14 +73,10 @@ struct LaunchTest : ::testing::Test {
     return {std::istream_iterator<std::string>(in), {}};
   }
   bool waitFor(const std::string &text) const {
-    for (int i = 0; i < 500 && readFile(dir / "output").find(text) == std::string::npos; ++i)
-      std::this_thread::sleep_for(milliseconds(10));
-    return readFile(dir / "output").find(text) != std::string::npos;
+    return gptc::test::eventually([&] { return readFile(dir / "output").find(text) != std::string::npos; });
   }
   bool waitForFile(const std::string &name) const {
-    for (int i = 0; i < 500 && !fs::exists(out + "/" + name); ++i)
-      std::this_thread::sleep_for(milliseconds(10));
-    return fs::exists(out + "/" + name);
+    return gptc::test::eventually([&] { return fs::exists(out + "/" + name); });
   }
 };
 
@@ -285,9 +282,8 @@ TEST_F(LaunchTest, NothingOutlivesAKilledLauncher) {
   EXPECT_EQ(processes().size(), 4u);
   ::kill(p->pid(), SIGKILL);
   EXPECT_EQ(p->wait().signal, SIGKILL);
-  for (int i = 0; i < 3000 && !processes().empty(); ++i)
-    std::this_thread::sleep_for(milliseconds(10));
-  EXPECT_EQ(processes(), std::vector<int>{});
+  // Less than the silence after which a rank would be ended.
+  EXPECT_TRUE(gptc::test::eventually([&] { return processes().empty(); }, std::chrono::seconds(30)));
 }
 
 TEST_F(LaunchTest, WhatARankLeavesBehindIsEndedToo) {
@@ -515,9 +511,7 @@ TEST_F(RemoteTest, AStopDoesNotWaitForAReaderThatPauses) {
     while (!fs::exists(out + "/saved-400") && !p.hasEnded())
       std::this_thread::sleep_for(milliseconds(10));
     ::kill(p.pid(), SIGTERM);
-    for (int i = 0; i < 3000 && !p.hasEnded(); ++i)
-      std::this_thread::sleep_for(milliseconds(10));
-    ASSERT_TRUE(p.hasEnded());
+    ASSERT_TRUE(gptc::test::eventually([&] { return p.hasEnded(); }, std::chrono::seconds(30)));
     const e2e::Result r = p.wait();
     EXPECT_EQ(r.code, 0) << r.output;
     if (both.empty()) {
@@ -597,9 +591,8 @@ TEST_F(RemoteTest, NothingOutlivesAKilledLauncher) {
   ASSERT_TRUE(waitForFile("saved-5"));
   ::kill(p->pid(), SIGKILL);
   p->wait();
-  for (int i = 0; i < 3000 && !processes().empty(); ++i)
-    std::this_thread::sleep_for(milliseconds(10));
-  EXPECT_EQ(processes(), std::vector<int>{});
+  // Less than the silence after which a rank would be ended.
+  EXPECT_TRUE(gptc::test::eventually([&] { return processes().empty(); }, std::chrono::seconds(30)));
 }
 
 }  // namespace

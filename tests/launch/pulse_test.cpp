@@ -2,6 +2,7 @@
 
 #include "runtime/launch/rank_log.h"
 #include "support/json.h"
+#include "tests/support/eventually.h"
 #include "tests/unit/runtime/temp_dir.h"
 
 #include <algorithm>
@@ -15,13 +16,6 @@ using namespace gptc;
 using State = PulseView::State;
 
 namespace {
-
-/// Waits up to five seconds.
-bool eventually(const std::function<bool()> &is) {
-  for (int i = 0; i < 500 && !is(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  return is();
-}
 
 TEST(Pulse, IsReadWhileARankLivesAndAfterItsDeath) {
   PulseReader reader;
@@ -44,7 +38,7 @@ TEST(Pulse, IsReadWhileARankLivesAndAfterItsDeath) {
     for (;;)
       ::pause();
   }
-  ASSERT_TRUE(eventually([&] { return reader.read().waitsFor == 3; }));
+  ASSERT_TRUE(test::eventually([&] { return reader.read().waitsFor == 3; }));
   PulseView v = reader.read();
   EXPECT_EQ(v.state, State::collective);
   EXPECT_EQ(v.step, 8);
@@ -52,7 +46,7 @@ TEST(Pulse, IsReadWhileARankLivesAndAfterItsDeath) {
   EXPECT_EQ(v.progress, 10u);
   EXPECT_EQ(v.place, (uint64_t(2) << 32) + 1) << "a message within the second collective";
   EXPECT_EQ(v.doing, "all_reduce of 1024 f32");
-  ASSERT_TRUE(eventually([&] { return reader.read().beats > v.beats + 1; })) << "beats while the rank waits";
+  ASSERT_TRUE(test::eventually([&] { return reader.read().beats > v.beats + 1; })) << "beats while the rank waits";
   EXPECT_EQ(reader.read().progress, v.progress) << "but does not get anywhere";
   ::kill(child, SIGSTOP);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -82,10 +76,10 @@ TEST(Pulse, PiecesCountWhereTheyAreAllThereIs) {
     for (volatile bool forever = true; forever;)
       ;
   }
-  ASSERT_TRUE(eventually([&] { return reader.read().step == 8; }));
+  ASSERT_TRUE(test::eventually([&] { return reader.read().step == 8; }));
   // The start, step 7 and its word, saving's word, two pieces, the word after it, step 8.
   EXPECT_EQ(reader.read().progress, 8u);
-  EXPECT_TRUE(eventually([&] { return reader.read().cpuMs > 300; })) << "it computes";
+  EXPECT_TRUE(test::eventually([&] { return reader.read().cpuMs > 300; })) << "it computes";
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
 }
@@ -150,7 +144,7 @@ TEST(RankLog, OutputOfAProcessUntilItsEnd) {
   ::waitpid(child, &status, 0);
   ASSERT_EQ(WTERMSIG(status), SIGKILL);
   const std::string file = dir / "out/ranks/rank-0012.log";
-  EXPECT_TRUE(eventually([&] { return readFile(file).find("to stderr") != std::string::npos; }));
+  EXPECT_TRUE(test::eventually([&] { return readFile(file).find("to stderr") != std::string::npos; }));
   EXPECT_NE(readFile(file).find("\"line\": \"to stdout\""), std::string::npos) << readFile(file);
 }
 
