@@ -1,12 +1,13 @@
 // The programs of tools/bundle link, start under each of their names, and ask for nothing but glibc; tools/bundle makes
 // no archive without cuDNN unless it is told to.
+#include "tests/support/content.h"
+
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
 
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,9 +34,7 @@ struct BundleTest : testing::Test {
     const std::string all =
         fmt::format("cd '{0}' && env -i PATH=/usr/bin:/bin HOME='{0}' {1} >'{0}/out' 2>&1", dir.string(), command);
     const int status = std::system(all.c_str());
-    std::ostringstream text;
-    text << std::ifstream(dir / "out").rdbuf();
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, text.str()};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, gptc::test::contentOf(dir / "out")};
   }
   void script(const fs::path &file, const std::string &text) {
     fs::create_directories(file.parent_path());

@@ -1,6 +1,7 @@
 // The program of tests/device, on the stand-ins: a case that fails, hangs, crashes or does not compile is recorded by
 // its name, and hides no other.
 #include "support/json.h"
+#include "tests/support/content.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +9,6 @@
 #include <fmt/format.h>
 #include <fstream>
 #include <map>
-#include <sstream>
 #include <string>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,9 +32,7 @@ struct DeviceProgramTest : testing::Test {
                     "{2} '{3}/test_device' --results results {4} >out 2>&1",
                     dir.string(), GPTC_STANDINS, environment, GPTC_BIN_DIR, options);
     const int status = std::system(command.c_str());
-    std::ostringstream text;
-    text << std::ifstream(dir / "out").rdbuf();
-    out = text.str();
+    out = gptc::test::contentOf(dir / "out");
     begun = 0;
     records.clear();
     std::ifstream lines(dir / "results");

@@ -1,6 +1,7 @@
 // gptc doctor on machines that are made up: with none of CUDA's libraries, and with stand-ins for them.
 #include "runtime/cuda/cudnn.h"
 #include "support/json.h"
+#include "tests/support/content.h"
 
 #include <gtest/gtest.h>
 
@@ -57,9 +58,7 @@ struct DoctorTest : testing::Test {
       command += fmt::format(" {}='{}'", name, value);
     command += fmt::format(" '{}/gptc' doctor {} >'{}' 2>&1", GPTC_BIN_DIR, arguments, (dir / "out").string());
     const int status = std::system(command.c_str());
-    std::ostringstream text;
-    text << std::ifstream(dir / "out").rdbuf();
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, text.str()};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, gptc::test::contentOf(dir / "out")};
   }
 };
 

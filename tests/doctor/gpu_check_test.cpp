@@ -1,6 +1,7 @@
 // tools/gpu-check against the stand-ins: the table, the JSON, the archive and the exit codes, and what becomes of them
 // when kernels fail, hang or corrupt memory. What it proves is tests/device's.
 #include "support/json.h"
+#include "tests/support/content.h"
 #include "tests/support/whole_run.h"
 
 #include <gtest/gtest.h>
@@ -77,18 +78,15 @@ struct GpuCheckTest : testing::Test {
                                             dir.string(), name, name, file, dir.string());
     if (std::system(command.c_str()) != 0)
       return "";
-    std::ostringstream text;
-    text << std::ifstream(dir / "file").rdbuf();
-    return text.str();
+    return gptc::test::contentOf(dir / "file");
   }
   /// Of what it started, and of what it wrote while it ran.
   void expectNothingLeft() {
     EXPECT_TRUE(fs::is_empty(dir / "tmp"));
     EXPECT_FALSE(fs::exists(dir / "results" / (name + ".running.log")));
     for (const auto &process : fs::directory_iterator("/proc")) {
-      std::ostringstream command;
-      command << std::ifstream(process.path() / "cmdline", std::ios::binary).rdbuf();
-      EXPECT_EQ(command.str().find((dir / "tmp").string()), std::string::npos) << command.str();
+      const std::string command = gptc::test::contentOf(process.path() / "cmdline");
+      EXPECT_EQ(command.find((dir / "tmp").string()), std::string::npos) << command;
     }
   }
   /// A program in the place of one of ours, for --bin.

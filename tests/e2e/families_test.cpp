@@ -16,10 +16,8 @@
 
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <regex>
 #include <set>
-#include <sstream>
 
 using namespace gptc;
 
@@ -72,9 +70,7 @@ struct Families : ::testing::TestWithParam<const char *> {
   void SetUp() override { make({}); }
 
   void make(const std::vector<std::string> &further) {
-    std::ostringstream text;
-    text << std::ifstream(fmt::format("{}/tests/e2e/families/{}.json", GPTC_SOURCE_DIR, GetParam())).rdbuf();
-    golden = parseJson<json>(text.str());
+    golden = parseJson<json>(e2e::readFile(fmt::format("{}/tests/e2e/families/{}.json", GPTC_SOURCE_DIR, GetParam())));
     x = golden.at("x").get<std::vector<int32_t>>();
     y = golden.at("y").get<std::vector<int32_t>>();
     logits = golden.at("logits").get<std::vector<double>>();

@@ -2,6 +2,7 @@
 #include "runtime/cuda/cudnn.h"
 #include "runtime/device/fault_place.h"
 #include "support/diagnostics.h"
+#include "tests/support/content.h"
 #include "tests/support/whole_run.h"
 #include "tests/unit/runtime/temp_dir.h"
 #include "tools/commands/main_guard.h"
@@ -23,12 +24,6 @@ namespace fs = std::filesystem;
 namespace {
 
 const fs::path goldenDir = GPTC_SOURCE_DIR "/tests/errors/golden";
-
-std::string readAll(const fs::path &file) {
-  std::ostringstream text;
-  text << std::ifstream(file, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 struct Case {
   std::string commands;  // as written
@@ -81,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(Errors, Golden, testing::ValuesIn(names()), [](auto &in
 
 TEST_P(Golden, TextAndExitCode) {
   const fs::path file = goldenDir / (GetParam() + ".txt");
-  const Case c = parseCase(readAll(file));
+  const Case c = parseCase(test::contentOf(file));
   ASSERT_NE(c.script, "") << file;
   if (GetParam().find("cudnn") != std::string::npos && cuda::cudnnFrontend().empty())
     GTEST_SKIP() << "built without cuDNN's headers";
@@ -101,7 +96,7 @@ TEST_P(Golden, TextAndExitCode) {
                   dir.string(), GPTC_BIN_DIR, goldenDir.parent_path().string(), cache);
   const int status = std::system(command.c_str());
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-  std::string text = readAll(dir / "err");
+  std::string text = test::contentOf(dir / "err");
   replaceAll(text, (dir / "work").string(), "$DIR");
   fs::remove_all(dir);
 
@@ -139,7 +134,7 @@ TEST(Errors, EveryCodeHasAGoldenTextAndTheExitCodeOfItsClass) {
   };
   std::map<int, int> exitCodes;
   for (const std::string &name : names()) {
-    const Case c = parseCase(readAll(goldenDir / (name + ".txt")));
+    const Case c = parseCase(test::contentOf(goldenDir / (name + ".txt")));
     size_t at = c.expected.find("[GPTC");
     ASSERT_NE(at, std::string::npos) << name;
     exitCodes[std::atoi(c.expected.c_str() + at + 5)] = c.exitCode;

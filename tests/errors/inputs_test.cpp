@@ -1,5 +1,6 @@
 // What stands in the place of an input and never ends: a pipe without a writer, a device. And what a program does
 // without standard error.
+#include "tests/support/content.h"
 #include "tests/unit/runtime/temp_dir.h"
 
 #include <fmt/format.h>
@@ -7,7 +8,6 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
 #include <sys/wait.h>
 
 using namespace gptc;
@@ -38,9 +38,7 @@ protected:
                     "ASAN_OPTIONS=\"$ASAN_OPTIONS\" bash script >script.out 2>script.err </dev/null",
                     dir->path, GPTC_BIN_DIR, GPTC_SOURCE_DIR);
     const int status = std::system(command.c_str());
-    std::ostringstream text;
-    text << std::ifstream(*dir / "script.err").rdbuf();
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, text.str()};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, test::contentOf(*dir / "script.err")};
   }
 };
 TempDir *Inputs::dir = nullptr;

@@ -1,6 +1,7 @@
 // The commands as users call them: how long they take, and files that nobody would write.
 #include "support.h"
 #include "support/json.h"
+#include "tests/support/content.h"
 
 #include <gtest/gtest.h>
 
@@ -36,10 +37,9 @@ Ran gptc(const std::string &arguments) {
   r.seconds = used() - before;
   r.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   auto take = [&](const std::string &file) {
-    std::ostringstream text;
-    text << std::ifstream(file).rdbuf();
+    const std::string text = test::contentOf(file);
     std::filesystem::remove(file);
-    return text.str();
+    return text;
   };
   r.out = take(base + ".out");
   r.err = take(base + ".err");
@@ -168,9 +168,8 @@ TEST(Command, LessThanATenthOfADayIsHours) {
     ASSERT_LT(days, 0.1);
     EXPECT_NE(r.out.find(fmt::format(" {:.2g} h ", 24 * days)), std::string::npos) << r.out;
     EXPECT_EQ(r.out.find(" 0.0 "), std::string::npos) << r.out;
-    std::ostringstream picture;
-    picture << std::ifstream(folder + "/days.svg").rdbuf();
-    EXPECT_NE(picture.str().find(">Hours for 3e+07 tokens on "), std::string::npos) << picture.str();
+    const std::string picture = test::contentOf(folder + "/days.svg");
+    EXPECT_NE(picture.find(">Hours for 3e+07 tokens on "), std::string::npos) << picture;
   }
   std::filesystem::remove_all(folder);
   EXPECT_EQ(formatDays(0.1), "0.1");

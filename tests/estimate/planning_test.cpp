@@ -1,6 +1,7 @@
 // docs/planning.md: its commands print what stands there, and its picture is what they draw. examples/clusters/
 // every-key.toml has every key.
 #include "support.h"
+#include "tests/support/content.h"
 
 #include <gtest/gtest.h>
 
@@ -16,11 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string contentOf(const fs::path &file) {
-  std::ostringstream text;
-  text << std::ifstream(file, std::ios::binary).rdbuf();
-  return text.str();
-}
+using test::contentOf;
 
 /// A part of the page: text, or a block of lines `$ command` each with what it prints below it.
 struct Part {

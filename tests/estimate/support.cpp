@@ -1,22 +1,19 @@
 #include "support.h"
 
+#include "tests/support/content.h"
+
 #include <gtest/gtest.h>
 
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 namespace gptc::estimate_test {
 
 std::string sourceFile(const std::string &name) { return GPTC_SOURCE_DIR "/" + name; }
 
-std::string readSource(const std::string &name) {
-  std::ostringstream text;
-  text << std::ifstream(sourceFile(name), std::ios::binary).rdbuf();
-  return text.str();
-}
+std::string readSource(const std::string &name) { return test::contentOf(sourceFile(name)); }
 
 ClusterConfig clusterOf(const std::string &text) {
   const std::string file = testing::TempDir() + fmt::format("gptc-cluster-{}.toml", ::getpid());

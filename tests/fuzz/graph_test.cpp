@@ -4,6 +4,7 @@
 #include "random_graph.h"
 
 #include "support/diagnostics.h"
+#include "tests/support/content.h"
 #include "tests/support/whole_run.h"
 #include "tools/check/module_check.h"
 
@@ -12,9 +13,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <mutex>
-#include <sstream>
 #include <thread>
 
 namespace gptc::test {
@@ -95,13 +94,11 @@ INSTANTIATE_TEST_SUITE_P(Blocks, RandomModules, testing::Range(0u, blocks));
 TEST(Regressions, Hold) {
   int files = 0;
   for (const auto &entry : std::filesystem::directory_iterator(GPTC_SOURCE_DIR "/tests/fuzz/regressions")) {
-    std::ifstream in(entry.path());
-    std::stringstream text;
-    text << in.rdbuf();
+    const std::string text = test::contentOf(entry.path());
     unsigned seed = 0;
-    ASSERT_EQ(std::sscanf(text.str().c_str(), "// seed=%u", &seed), 1) << entry.path();
+    ASSERT_EQ(std::sscanf(text.c_str(), "// seed=%u", &seed), 1) << entry.path();
     BoundStats stats;
-    EXPECT_EQ(check(*parseModule(text.str(), entry.path().string()), seed, stats), "") << entry.path();
+    EXPECT_EQ(check(*parseModule(text, entry.path().string()), seed, stats), "") << entry.path();
     ++files;
   }
   EXPECT_GT(files, 0);

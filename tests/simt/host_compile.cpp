@@ -1,12 +1,13 @@
 #include "host_compile.h"
 
+#include "tests/support/content.h"
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <mutex>
-#include <sstream>
 #include <stdexcept>
 #include <unistd.h>
 
@@ -31,11 +32,7 @@ std::string temporaryFolder() {
   return pattern;
 }
 
-static std::string contentOf(const fs::path &file) {
-  std::ostringstream text;
-  text << std::ifstream(file, std::ios::binary).rdbuf();
-  return text.str();
-}
+using test::contentOf;
 
 /// What the processes of one run of the tests have compiled: beside each library all that it was made of.
 class Compiled {

@@ -2,6 +2,7 @@
 
 #include "runtime/checkpoint/tensor_files.h"
 #include "support/json.h"
+#include "tests/support/content.h"
 #include "tests/support/whole_run.h"
 
 #include <algorithm>
@@ -11,7 +12,6 @@
 #include <filesystem>
 #include <fstream>
 #include <regex>
-#include <sstream>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,12 +73,7 @@ const std::string &cacheDir() {
 
 std::string cacheShim() { return GPTC_BIN_DIR "/../lib/libcache_shim.so"; }
 
-std::string readFile(const std::string &path) {
-  // A process may end while its files in /proc are read: iterators would throw, this ends.
-  std::ostringstream out;
-  out << std::ifstream(path, std::ios::binary).rdbuf();
-  return out.str();
-}
+std::string readFile(const std::string &path) { return gptc::test::contentOf(path); }
 
 void writeFile(const std::string &path, const std::string &content) {
   std::ofstream(path, std::ios::binary) << content;

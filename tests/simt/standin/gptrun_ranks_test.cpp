@@ -9,7 +9,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <thread>
 #include <unistd.h>
 
@@ -68,9 +67,7 @@ TEST_F(GptrunRanksTest, TwoAndFourGiveTheBitsOfOne) {
 
 // Without matmul and attention no sum has another order than on the CPU.
 TEST_F(GptrunRanksTest, WithoutMatmulTheyHaveTheBitsOfCpus) {
-  std::stringstream text;
-  text << std::ifstream(GPTC_SOURCE_DIR "/tests/simt/standin/bigram.gir").rdbuf();
-  std::string module = text.str();
+  std::string module = e2e::readFile(GPTC_SOURCE_DIR "/tests/simt/standin/bigram.gir");
   module.insert(module.find('{') + 1, "mesh_data=2, zero_stage=1, shards=2, reduce_order=\"tree\", ");
   e2e::writeFile(w.path("two.gir"), module);
   // The module knows 32 tokens.

@@ -18,6 +18,7 @@
 #include "runtime/serve/sample.h"
 #include "runtime/train/session.h"
 #include "support/json.h"
+#include "tests/support/content.h"
 #include "tests/support/whole_run.h"
 #include "tools/compiler/compile.h"
 #include "tools/study/bench_gpu.h"
@@ -341,9 +342,7 @@ TEST_F(PlanTest, TenStepsWithoutTemplatesAreTheCpus) {
   int files = 0;
   for (std::string word; words >> word;)
     if (llvm::StringRef(word).starts_with(cache())) {
-      std::ostringstream text;
-      text << std::ifstream(word.substr(0, word.find(';'))).rdbuf();
-      EXPECT_NE(text.str().find("#define GPTC_"), std::string::npos) << word;
+      EXPECT_NE(test::contentOf(word.substr(0, word.find(';'))).find("#define GPTC_"), std::string::npos) << word;
       ++files;
     }
   EXPECT_GE(files, 8);

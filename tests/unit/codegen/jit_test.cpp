@@ -2,13 +2,13 @@
 #include "codegen/object_cache.h"
 #include "support.h"
 #include "support/diagnostics.h"
+#include "tests/support/content.h"
 
 #include <gtest/gtest.h>
 
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -189,19 +189,14 @@ TEST_F(Cached, FoldersOpenToOthersAreRefused) {
 
 // What somebody put in the place of a text is replaced, not followed; a text that is not written whole is not there.
 TEST_F(Cached, TextsAreKeptWhereNobodyElseWrites) {
-  auto content = [](const fs::path &file) {
-    std::ostringstream text;
-    text << std::ifstream(file).rdbuf();
-    return text.str();
-  };
   ObjectCache cache(dir.string());
   fs::path other = dir.string() + "-other";
   std::ofstream(other) << "theirs";
   fs::create_symlink(other, dir / "x.cu");
   std::string why;
   EXPECT_EQ(cache.keep("x.cu", "ours", why), (dir / "x.cu").string());
-  EXPECT_EQ(content(dir / "x.cu"), "ours");
-  EXPECT_EQ(content(other), "theirs");
+  EXPECT_EQ(test::contentOf(dir / "x.cu"), "ours");
+  EXPECT_EQ(test::contentOf(other), "theirs");
   EXPECT_FALSE(fs::is_symlink(dir / "x.cu"));
   fs::remove(other);
 
@@ -219,7 +214,7 @@ TEST_F(Cached, TextsAreKeptWhereNobodyElseWrites) {
 
   // Without a cache: a folder that nobody knew before, closed to others.
   const fs::path kept = ObjectCache("").keep("x.cu", "ours", why);
-  EXPECT_EQ(content(kept), "ours");
+  EXPECT_EQ(test::contentOf(kept), "ours");
   EXPECT_EQ(fs::status(kept.parent_path()).permissions(), fs::perms::owner_all);
   EXPECT_NE(fs::path(ObjectCache("").keep("x.cu", "", why)).parent_path(), kept.parent_path());
   fs::remove_all(kept.parent_path());

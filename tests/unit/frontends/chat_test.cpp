@@ -1,13 +1,13 @@
 // Chat templates: what Jinja makes of them, which bytes of the result came from outside, and what hostile ones may not
 // do.
 #include "frontends/chat/chat_template.h"
+#include "tests/support/content.h"
 
 #include <gtest/gtest.h>
 
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"
 
-#include <fstream>
 #include <iterator>
 
 using gptc::ChatError;
@@ -18,8 +18,7 @@ using nlohmann::ordered_json;
 namespace {
 
 std::string fileOfCases(const char *name) {
-  std::ifstream in(std::string(GPTC_SOURCE_DIR "/tests/unit/frontends/chat/") + name, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  return gptc::test::contentOf(std::string(GPTC_SOURCE_DIR "/tests/unit/frontends/chat/") + name);
 }
 
 /// The result; "ERROR MESSAGE" if there is none.

@@ -1,12 +1,12 @@
 #include "frontends/other_names.h"
 #include "frontends/toml_config.h"
+#include "tests/support/content.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <sstream>
 #include <unistd.h>
 
 using namespace gptc;
@@ -572,8 +572,7 @@ TEST_F(ConfigTest, ExamplesLoad) {
 
 // Whatever stands in the file, the answer is a configuration or a UserError.
 TEST(ConfigFuzz, DamagedFilesAreUserErrors) {
-  std::ostringstream whole;
-  whole << std::ifstream(GPTC_SOURCE_DIR "/examples/gpt2-124m.toml").rdbuf();
+  const std::string whole = test::contentOf(GPTC_SOURCE_DIR "/examples/gpt2-124m.toml");
   std::mt19937 random(1);
   auto below = [&](size_t n) { return size_t(random() % n); };
   const std::string file = testing::TempDir() + "/gptc-fuzz-" + std::to_string(::getpid());
@@ -605,7 +604,7 @@ TEST(ConfigFuzz, DamagedFilesAreUserErrors) {
                           ","};
   int accepted = 0;
   for (int round = 0; round < 1500; ++round) {
-    std::string text = whole.str();
+    std::string text = whole;
     for (size_t edits = 1 + below(3); edits; --edits) {
       const size_t at = below(text.size());
       switch (below(3)) {

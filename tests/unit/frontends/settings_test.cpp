@@ -2,6 +2,7 @@
 #include "frontends/read_settings.h"
 #include "frontends/settings_reference.h"
 #include "support/json.h"
+#include "tests/support/content.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
@@ -11,7 +12,6 @@
 #include <fstream>
 #include <gtest/gtest.h>
 #include <regex>
-#include <sstream>
 
 using namespace gptc;
 using json = nlohmann::json;
@@ -19,11 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string contentOf(const std::string &file) {
-  std::ostringstream text;
-  text << std::ifstream(file).rdbuf();
-  return text.str();
-}
+using test::contentOf;
 
 json jsonOf(const TomlValue &v) {
   if (auto *items = std::get_if<std::vector<TomlValue>>(&v.value)) {

@@ -1,14 +1,13 @@
 // Variables of the environment: none that is gptc's own is read past the table, and a slip is told.
 #include "support/diagnostics.h"
 #include "support/environment.h"
+#include "tests/support/content.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <regex>
-#include <sstream>
 
 using namespace gptc;
 namespace fs = std::filesystem;
@@ -51,9 +50,7 @@ TEST(Environment, ProgramsReadThemThroughTheTable) {
     for (const auto &entry : fs::recursive_directory_iterator(fs::path(GPTC_SOURCE_DIR) / folder)) {
       if (entry.path().extension() != ".cpp" && entry.path().extension() != ".h")
         continue;
-      std::stringstream text;
-      text << std::ifstream(entry.path()).rdbuf();
-      EXPECT_FALSE(std::regex_search(text.str(), past))
+      EXPECT_FALSE(std::regex_search(test::contentOf(entry.path()), past))
           << entry.path() << ": ownVariable() of support/environment.h knows what there is";
     }
 }

@@ -1,5 +1,6 @@
 // One definition of each type in the whole tree, read from the sources: two types of one qualified name break the
 // one-definition rule, which neither the compiler nor the linker reports.
+#include "tests/support/content.h"
 #include "tests/unit/ir/source_tree.h"
 
 #include "llvm/ADT/StringExtras.h"
@@ -7,9 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <map>
-#include <sstream>
 
 namespace {
 
@@ -229,9 +228,7 @@ private:
 };
 
 std::string readFile(const std::filesystem::path &path) {
-  std::ostringstream text;
-  text << std::ifstream(std::filesystem::path(GPTC_SOURCE_DIR) / path).rdbuf();
-  return text.str();
+  return test::contentOf(std::filesystem::path(GPTC_SOURCE_DIR) / path);
 }
 
 // Device text is left out, for each kernel's is compiled alone, and the planted bugs, which are pieces of text.

@@ -3,10 +3,9 @@
 
 #include "ir/plan_check.h"
 #include "support/diagnostics.h"
+#include "tests/support/content.h"
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 namespace gptc::test {
 namespace {
@@ -132,10 +131,7 @@ TEST(Pipeline, AFailureCanBeRepeated) {
   }
   EXPECT_NE(message.find("pass 'break': left an invalid module"), std::string::npos) << message;
   EXPECT_NE(message.find("--passes='break'"), std::string::npos) << message;
-  std::ifstream in(options.reproFile);
-  std::stringstream text;
-  text << in.rdbuf();
-  EXPECT_EQ(print(*parseModule(text.str(), "repro.gir")), before);
+  EXPECT_EQ(print(*parseModule(test::contentOf(options.reproFile), "repro.gir")), before);
   EXPECT_TRUE(std::filesystem::exists(folder / "dump" / "01-cse.gir"));
   EXPECT_FALSE(std::filesystem::exists(folder / "dump" / "03-dce.gir"));
   std::filesystem::remove_all(folder);

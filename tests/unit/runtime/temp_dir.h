@@ -1,6 +1,7 @@
 #pragma once
 
 #include "support/diagnostics.h"
+#include "tests/support/content.h"
 
 #include <filesystem>
 #include <fstream>
@@ -26,10 +27,7 @@ inline void writeFile(const std::string &path, const std::string &content) {
   std::ofstream(path, std::ios::binary) << content;
 }
 
-inline std::string readFile(const std::string &path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+inline std::string readFile(const std::string &path) { return gptc::test::contentOf(path); }
 
 /// Flips one bit of a file.
 inline void damageFile(const std::string &path, size_t at) {
