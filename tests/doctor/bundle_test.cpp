@@ -1,6 +1,7 @@
 // The programs of tools/bundle link, start under each of their names, and ask for nothing but glibc; tools/bundle makes
 // no archive without cuDNN unless it is told to.
 #include "tests/support/content.h"
+#include "tests/support/shell.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <sys/wait.h>
 #include <unistd.h>
 
 namespace fs = std::filesystem;
@@ -33,8 +33,8 @@ struct BundleTest : testing::Test {
   Answer run(const std::string &command) {
     const std::string all =
         fmt::format("cd '{0}' && env -i PATH=/usr/bin:/bin HOME='{0}' {1} >'{0}/out' 2>&1", dir.string(), command);
-    const int status = std::system(all.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, gptc::test::contentOf(dir / "out")};
+    const int code = gptc::test::exitCodeOf(all);
+    return {code, gptc::test::contentOf(dir / "out")};
   }
   void script(const fs::path &file, const std::string &text) {
     fs::create_directories(file.parent_path());

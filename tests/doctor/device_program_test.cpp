@@ -2,6 +2,7 @@
 // its name, and hides no other.
 #include "support/json.h"
 #include "tests/support/content.h"
+#include "tests/support/shell.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +11,6 @@
 #include <fstream>
 #include <map>
 #include <string>
-#include <sys/wait.h>
 #include <unistd.h>
 
 namespace fs = std::filesystem;
@@ -31,7 +31,7 @@ struct DeviceProgramTest : testing::Test {
         fmt::format("cd '{0}' && env -u GTEST_OUTPUT -u GTEST_BRIEF -u GPTC_CACHE HOME='{0}' GPTC_CUDA='{1}' "
                     "{2} '{3}/test_device' --results results {4} >out 2>&1",
                     dir.string(), GPTC_STANDINS, environment, GPTC_BIN_DIR, options);
-    const int status = std::system(command.c_str());
+    const int code = gptc::test::exitCodeOf(command);
     out = gptc::test::contentOf(dir / "out");
     begun = 0;
     records.clear();
@@ -43,7 +43,7 @@ struct DeviceProgramTest : testing::Test {
       begun += record["result"] == "begun";
       records[record["case"]] = record;
     }
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+    return code;
   }
   /// Of three small kernels.
   int runThree(const std::string &environment, const std::string &options = "") {

@@ -2,6 +2,7 @@
 #include "runtime/cuda/cudnn.h"
 #include "support/json.h"
 #include "tests/support/content.h"
+#include "tests/support/shell.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +12,6 @@
 #include <map>
 #include <sstream>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 namespace fs = std::filesystem;
 
@@ -57,8 +57,8 @@ struct DoctorTest : testing::Test {
     for (const auto &[name, value] : env)
       command += fmt::format(" {}='{}'", name, value);
     command += fmt::format(" '{}/gptc' doctor {} >'{}' 2>&1", GPTC_BIN_DIR, arguments, (dir / "out").string());
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, gptc::test::contentOf(dir / "out")};
+    const int code = gptc::test::exitCodeOf(command);
+    return {code, gptc::test::contentOf(dir / "out")};
   }
 };
 

@@ -2,6 +2,7 @@
 // when kernels fail, hang or corrupt memory. What it proves is tests/device's.
 #include "support/json.h"
 #include "tests/support/content.h"
+#include "tests/support/shell.h"
 #include "tests/support/whole_run.h"
 
 #include <gtest/gtest.h>
@@ -46,9 +47,9 @@ struct GpuCheckTest : testing::Test {
   }
   /// The exit code; the report is read into `report`.
   int run(const std::string &environment, const std::string &arguments) {
-    const int status = std::system(commandOf(environment, arguments).c_str());
+    const int code = gptc::test::exitCodeOf(commandOf(environment, arguments));
     readReport(arguments);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+    return code;
   }
   void readReport(const std::string &arguments) {
     name = nameOf(arguments);

@@ -1,9 +1,9 @@
 // One step of training against PyTorch in float64, on the same weights and tokens. Skipped where PyTorch is missing.
 #include "tests/support/harness.h"
+#include "tests/support/shell.h"
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 using namespace e2e;
@@ -31,10 +31,10 @@ std::string oneWindow() {
 
 /// Runs a script of this folder; its exit status.
 int runScript(const Workplace &w, const std::string &command, std::string &said) {
-  const int status =
-      std::system(fmt::format("'{}/tests/e2e/'{} >'{}' 2>&1", GPTC_SOURCE_DIR, command, w.path("torch.txt")).c_str());
+  const int code = gptc::test::exitCodeOf(
+      fmt::format("'{}/tests/e2e/'{} >'{}' 2>&1", GPTC_SOURCE_DIR, command, w.path("torch.txt")));
   said = readFile(w.path("torch.txt"));
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  return code;
 }
 
 bool isMissing(int code) { return code == 77 || code == 126 || code == 127; }

@@ -3,6 +3,7 @@
 #include "runtime/device/fault_place.h"
 #include "support/diagnostics.h"
 #include "tests/support/content.h"
+#include "tests/support/shell.h"
 #include "tests/support/whole_run.h"
 #include "tests/unit/runtime/temp_dir.h"
 #include "tools/commands/main_guard.h"
@@ -16,7 +17,6 @@
 #include <map>
 #include <set>
 #include <sstream>
-#include <sys/wait.h>
 
 using namespace gptc;
 namespace fs = std::filesystem;
@@ -94,8 +94,7 @@ TEST_P(Golden, TextAndExitCode) {
                   "STANDINS='{1}/../lib/standin' bash ../script >'{0}/out' 2>'{0}/err' "
                   "</dev/null",
                   dir.string(), GPTC_BIN_DIR, goldenDir.parent_path().string(), cache);
-  const int status = std::system(command.c_str());
-  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  const int code = test::exitCodeOf(command);
   std::string text = test::contentOf(dir / "err");
   replaceAll(text, (dir / "work").string(), "$DIR");
   fs::remove_all(dir);

@@ -1,14 +1,13 @@
 // What stands in the place of an input and never ends: a pipe without a writer, a device. And what a program does
 // without standard error.
 #include "tests/support/content.h"
+#include "tests/support/shell.h"
 #include "tests/unit/runtime/temp_dir.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
-#include <sys/wait.h>
 
 using namespace gptc;
 
@@ -37,8 +36,8 @@ protected:
         fmt::format("cd '{0}' && env -i PATH='{1}':/usr/bin:/bin HOME='{0}' LANG=C.UTF-8 LIB='{2}/tests/errors' "
                     "ASAN_OPTIONS=\"$ASAN_OPTIONS\" bash script >script.out 2>script.err </dev/null",
                     dir->path, GPTC_BIN_DIR, GPTC_SOURCE_DIR);
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, test::contentOf(*dir / "script.err")};
+    const int code = test::exitCodeOf(command);
+    return {code, test::contentOf(*dir / "script.err")};
   }
 };
 TempDir *Inputs::dir = nullptr;

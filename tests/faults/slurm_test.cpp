@@ -1,6 +1,7 @@
 // gptrun under srun and sbatch, on a Slurm of one node that the test starts for itself.
 #include "supervised.h"
 #include "tests/support/eventually.h"
+#include "tests/support/shell.h"
 
 #include <csignal>
 #include <cstdlib>
@@ -16,8 +17,8 @@ struct Slurm : testing::Test {
 
   std::pair<int, std::string> shell(const std::string &command) {
     const std::string out = w.path("shell-output");
-    const int status = std::system((command + " >" + out + " 2>&1").c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, e2e::readFile(out)};
+    const int code = gptc::test::exitCodeOf(command + " >" + out + " 2>&1");
+    return {code, e2e::readFile(out)};
   }
   std::unique_ptr<e2e::Process> node;
   void SetUp() override {

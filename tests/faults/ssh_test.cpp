@@ -1,5 +1,6 @@
 // Ranks on two "machines" over a real ssh: an sshd of this test's own, on a private port with a throwaway key.
 #include "supervised.h"
+#include "tests/support/shell.h"
 
 #include <csignal>
 #include <cstdlib>
@@ -15,8 +16,7 @@ struct Ssh : testing::Test {
   std::unique_ptr<e2e::Process> server;
 
   int shell(const std::string &command) {
-    const int status = std::system((command + " >" + w.path("shell-output") + " 2>&1").c_str());
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return gptc::test::exitCodeOf(command + " >" + w.path("shell-output") + " 2>&1");
   }
   void SetUp() override {
     if (!fs::exists("/usr/sbin/sshd") || !fs::exists("/usr/bin/ssh"))
