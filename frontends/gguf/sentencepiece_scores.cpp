@@ -14,9 +14,6 @@ namespace gptc {
 namespace {
 
 using json = nlohmann::json;
-constexpr const char *kSpace = "\u2581";
-
-bool isOneCharacter(llvm::StringRef text) { return !text.empty() && firstCodePoint(text).length == text.size(); }
 
 /// A token, and the lengths of the left parts that make it.
 using Made = std::pair<std::string, std::vector<size_t>>;
@@ -46,12 +43,12 @@ std::string joinedWithoutMerge(const GgufVocabulary &v) {
     const bool normal = v.types[id] == GgufVocabulary::normal;
     if (v.types[id] == GgufVocabulary::userDefined)  // taken out of a text before
       continue;
-    if (!normal && isOneCharacter(token))
+    if (!normal && isOneCodePoint(token))
       return fmt::format("the token \"{}\", which is one character and none of the text", v.tokens[id]);
     for (const size_t at : splitsOf(token)) {
       const llvm::StringRef left = token.take_front(at), right = token.drop_front(at);
       const bool areTokens = pieces.contains(left) && pieces.contains(right);
-      if ((pieces.contains(left) || isOneCharacter(left)) && (pieces.contains(right) || isOneCharacter(right)) &&
+      if ((pieces.contains(left) || isOneCodePoint(left)) && (pieces.contains(right) || isOneCodePoint(right)) &&
           !(normal && areTokens))
         return fmt::format("the token \"{}\", which llama.cpp makes of \"{}\" and \"{}\"", v.tokens[id], left.str(),
                            right.str());
@@ -72,16 +69,17 @@ std::optional<FirstSpace> firstSpaceOf(const json &tokenizer) {
   bool prepends = false, marksSpaces = false;
   for (const json &step : steps) {
     const json &type = part(step, "type");
-    if (type == "Prepend" && part(step, "prepend") == kSpace && !prepends)
+    if (type == "Prepend" && part(step, "prepend") == kSpaceMark && !prepends)
       prepends = true;
-    else if (type == "Replace" && part(part(step, "pattern"), "String") == " " && part(step, "content") == kSpace)
+    else if (type == "Replace" && part(part(step, "pattern"), "String") == " " && part(step, "content") == kSpaceMark)
       marksSpaces = true;
     else
       return std::nullopt;
   }
   if (pre.is_null())
     return !marksSpaces ? std::nullopt : std::optional(prepends ? FirstSpace::always : FirstSpace::none);
-  if (part(pre, "type") != "Metaspace" || part(pre, "replacement") != kSpace || part(pre, "split") != false || prepends)
+  if (part(pre, "type") != "Metaspace" || part(pre, "replacement") != kSpaceMark || part(pre, "split") != false ||
+      prepends)
     return std::nullopt;
   const json &scheme = part(pre, "prepend_scheme");
   const bool never = scheme.is_null() ? part(pre, "add_prefix_space") == false : scheme == "never";

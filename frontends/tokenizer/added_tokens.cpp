@@ -52,7 +52,7 @@ void AddedTokens::add(AddedToken token, std::string_view needle) {
   if (needle.find_first_of("\n ", 1) != std::string_view::npos || (token.stripRight && isAsciiLetter(needle.back())))
     onlyLocal = false;
   // A normalizer may have made such a space.
-  for (size_t at = 0; (at = needle.find("\u2581", at + 1)) != std::string_view::npos;)
+  for (size_t at = 0; (at = needle.find(kSpaceMark, at + 1)) != std::string_view::npos;)
     onlyLocal = onlyLocal && !isAsciiLetter(needle[at - 1]);
   trie.add(needle, int32_t(tokens.size()));
   if (firstBytes.find(needle[0]) == std::string::npos)

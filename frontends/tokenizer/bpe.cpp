@@ -29,11 +29,10 @@ void notInVocabulary(std::string_view text, bool bytes) {
 }
 
 bool spaceLeads(std::string_view piece) {
-  const std::string_view space = "\u2581";
   size_t at = 0;
-  while (piece.substr(at, space.size()) == space)
-    at += space.size();
-  return piece.find(space, at) == std::string_view::npos;
+  while (piece.substr(at, kSpaceMark.size()) == kSpaceMark)
+    at += kSpaceMark.size();
+  return piece.find(kSpaceMark, at) == std::string_view::npos;
 }
 
 std::array<int32_t, 256> byteTokens(const VocabularyIds &ids) {
@@ -66,7 +65,7 @@ void Bpe::finish(const std::vector<std::string> &pieces) {
       symbols[c.value] = entry.second;
     }
   spacesLead = !options.bytes && !options.ignoreMerges && options.prefix.empty() && options.suffix.empty() &&
-               ids.count("\u2581");
+               ids.count(kSpaceMark);
   for (const auto &[pair, merge] : merges)
     spacesLead = spacesLead && spaceLeads(pieces[merge.into]);
 }

@@ -83,9 +83,9 @@ public:
   }
   /// The letter and what stands behind it must stay as they are: another step may see another word there.
   bool local() const override {
-    if (from.empty() || from == " " || from == "\u2581")
+    if (from.empty() || from == " " || from == kSpaceMark)
       return true;
-    if (from.find_first_of("\n ") != std::string::npos || from.find("\u2581") != std::string::npos)
+    if (from.find_first_of("\n ") != std::string::npos || from.find(kSpaceMark) != std::string::npos)
       return false;
     return !isAsciiLetter(from.back()) || (!to.empty() && isAsciiLetter(to.back()));
   }

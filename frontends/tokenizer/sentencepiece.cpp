@@ -15,7 +15,6 @@
 namespace gptc {
 namespace {
 
-constexpr std::string_view kSpace = "\u2581";
 using Type = SentencePieceModel::Type;
 
 /// Whether a piece comes out of text.
@@ -44,7 +43,7 @@ class SentencePieceNormalizer : public Normalizer {
 public:
   SentencePieceNormalizer(const SentencePieceModel &m, std::shared_ptr<const ByteTrie> whole, const std::string &file)
       : whole(std::move(whole)), addSpace(m.addSpace), removeExtra(m.removeExtraSpaces), spaceBehind(m.spaceBehind),
-        space(m.escapeSpaces ? kSpace : " ") {
+        space(m.escapeSpaces ? kSpaceMark : " ") {
     if (!m.charsmap.empty())
       map = Charsmap(m.charsmap, file);
   }
@@ -124,12 +123,12 @@ public:
       pieces[p.text] = {int32_t(id), p.score, p.type == Type::unused};
       spacesLead = spacesLead && spaceLeads(p.text);
     }
-    spacesLead = spacesLead && pieces.count(kSpace);
+    spacesLead = spacesLead && pieces.count(kSpaceMark);
     fallback = byteTokens(all);
   }
 
   void encode(std::string_view word, std::vector<int32_t> &out) const override {
-    if (const auto it = pieces.find(word); it != pieces.end() && oneSymbol(word))
+    if (const auto it = pieces.find(word); it != pieces.end() && isOneCodePoint(word))
       return push(word, out);
     std::vector<Symbol> symbols;
     for (size_t at = 0; at < word.size();) {
@@ -170,8 +169,6 @@ private:
   };
   /// An unused piece, and where it is taken apart again: the length of its left part.
   using Undone = llvm::StringMap<size_t>;
-
-  static bool oneSymbol(std::string_view word) { return firstCodePoint(word).length == word.size(); }
 
   void push(std::string_view text, std::vector<int32_t> &out) const {
     Undone none;
@@ -285,13 +282,13 @@ public:
         atStart = false;
         continue;
       }
-      if (atStart && llvm::StringRef(t).starts_with(kSpace)) {
-        t.erase(0, kSpace.size());
+      if (atStart && llvm::StringRef(t).starts_with(kSpaceMark)) {
+        t.erase(0, kSpaceMark.size());
         atStart = dropsAllSpace && t.empty();
       } else if (!t.empty()) {
         atStart = false;
       }
-      replaceAll(t, kSpace, " ");
+      replaceAll(t, kSpaceMark, " ");
       out.push_back(t);
     }
     flush();

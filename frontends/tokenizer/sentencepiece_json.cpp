@@ -17,7 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Type = SentencePieceModel::Type;
-constexpr const char *kSpace = "\u2581";
 
 class Conversion {
 public:
@@ -33,7 +32,7 @@ public:
   std::string run() const {
     if (!problem().empty())
       return "";
-    Json steps = Json::array({replace({{"String", kSpace}}, " ")});
+    Json steps = Json::array({replace({{"String", kSpaceMark}}, " ")});
     if (m.byteFallback)
       steps.push_back({{"type", "ByteFallback"}});
     steps.push_back({{"type", "Fuse"}});
@@ -65,7 +64,7 @@ public:
     for (const SentencePieceModel::Piece &p : m.pieces)
       if (p.type == Type::unused && comesOfText(p.text))
         return fmt::format("the piece \"{}\" is unused", p.text);
-      else if (p.type == Type::userDefined && llvm::StringRef(p.text).contains(kSpace))
+      else if (p.type == Type::userDefined && llvm::StringRef(p.text).contains(kSpaceMark))
         return fmt::format("the piece \"{}\", which users defined, has a space", p.text);
     return "";
   }
@@ -74,14 +73,13 @@ private:
   /// Whether an unused piece may be joined, to be taken apart again. Else it is no token of any text and is left out: a
   /// vocabulary that was filled up has such pieces.
   bool comesOfText(llvm::StringRef piece) const {
-    auto isCharacter = [](llvm::StringRef text) { return firstCodePoint(text).length == text.size(); };
-    auto isSymbol = [&](llvm::StringRef text) { return isCharacter(text) || ids.count(text); };
-    return m.kind != SentencePieceModel::bpe || isCharacter(piece) || llvm::any_of(splitsOf(piece), [&](size_t at) {
+    auto isSymbol = [&](llvm::StringRef text) { return isOneCodePoint(text) || ids.count(text); };
+    return m.kind != SentencePieceModel::bpe || isOneCodePoint(piece) || llvm::any_of(splitsOf(piece), [&](size_t at) {
              return isSymbol(piece.take_front(at)) && isSymbol(piece.drop_front(at));
            });
   }
 
-  static Json replace(const Json &pattern, const char *content) {
+  static Json replace(const Json &pattern, std::string_view content) {
     return {{"type", "Replace"}, {"pattern", pattern}, {"content", content}};
   }
 
@@ -103,8 +101,8 @@ private:
       steps.push_back(replace({{"Regex", " {2,}"}}, " "));
     }
     if (m.addSpace && !users)
-      steps.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
-    steps.push_back(replace({{"String", " "}}, kSpace));
+      steps.push_back({{"type", "Prepend"}, {"prepend", kSpaceMark}});
+    steps.push_back(replace({{"String", " "}}, kSpaceMark));
     return {{"type", "Sequence"}, {"normalizers", steps}};
   }
 
@@ -113,7 +111,7 @@ private:
   Json preTokenizer() const {
     if (!m.addSpace || !users)
       return nullptr;
-    return {{"type", "Metaspace"}, {"replacement", kSpace}, {"prepend_scheme", "first"}, {"split", false}};
+    return {{"type", "Metaspace"}, {"replacement", kSpaceMark}, {"prepend_scheme", "first"}, {"split", false}};
   }
 
   Json postProcessor() const {

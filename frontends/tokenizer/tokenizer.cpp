@@ -91,7 +91,7 @@ private:
     if (!cutsBeforeSpace)
       return part(text);
     // Most of such a tokenizer's words are whole texts.
-    constexpr std::string_view space = "\u2581";
+    constexpr std::string_view space = kSpaceMark;
     size_t begin = 0;
     for (size_t at = text.find(space, 1); at != std::string_view::npos; at = text.find(space, at + space.size())) {
       if (at < space.size() || text.substr(at - space.size(), space.size()) != space) {
@@ -208,7 +208,7 @@ CutPoint Tokenizer::cut() const {
     p.preTokenizer->split(text, {true, true}, [&](std::string_view word, WordPlace) { words += word; });
   else
     words = text;
-  return words == "a\u2581b" ? CutPoint::beforeSpace : CutPoint::nowhere;
+  return words == fmt::format("a{}b", kSpaceMark) ? CutPoint::beforeSpace : CutPoint::nowhere;
 }
 
 const std::string &Tokenizer::text(int32_t token) const {
