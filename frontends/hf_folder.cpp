@@ -2,6 +2,7 @@
 
 #include "frontends/hf_tokens.h"
 #include "frontends/own_config.h"
+#include "frontends/tokenizer/json_parts.h"
 #include "frontends/tokenizer/sentencepiece.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "support/diagnostics.h"
@@ -20,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using json = nlohmann::ordered_json;
 
-constexpr const char *kEndOfText = "<|endoftext|>";
 constexpr const char *const kRoles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
 
@@ -130,11 +130,9 @@ private:
   void takeFromFolder() {
     ids = {};
     const json beside = read("tokenizer_config.json");
-    for (const char *role : kRoles) {
-      const json &said = part(beside, role);
-      if (const json &token = said.is_object() ? part(said, "content") : said; token.is_string())
-        special[role] = token;
-    }
+    for (const char *role : kRoles)
+      if (const std::string *token = tokenOfRole(beside, role))
+        special[role] = *token;
     if (beside.is_null() && special.empty() && idOf(kEndOfText))
       special["bos_token"] = special["eos_token"] = kEndOfText;
     ids.bos = idOfRole("bos_token");

@@ -1,6 +1,7 @@
 #include "frontends/gguf/vocabulary.h"
 
 #include "frontends/gguf/sentencepiece_scores.h"
+#include "frontends/tokenizer/json_parts.h"
 #include "frontends/tokenizer/patterns.h"
 #include "support/diagnostics.h"
 #include "support/json.h"
@@ -13,8 +14,6 @@ namespace gptc {
 namespace {
 
 using json = nlohmann::json;
-
-constexpr const char *kEndOfText = "<|endoftext|>";
 
 /// Whether a step of a pre-tokenizer makes bytes printable, and splits by GPT-2's pattern exactly if `splits`.
 bool isByteLevel(const json &step, bool splits) {
@@ -242,23 +241,23 @@ private:
     return j;
   }
 
-  /// The id of a token that a configuration names, as text or as an object with `content`.
-  int64_t idOf(const json &token, const char *key) const {
-    const json &text = token.is_object() ? part(token, "content") : token;
-    if (!text.is_string())
+  /// The id of a token that a tokenizer_config.json names; -1 if it names none.
+  int64_t idOf(const json &config, const char *role) const {
+    const std::string *text = tokenOfRole(config, role);
+    if (!text)
       return -1;
-    const auto it = ids.find(text.get<std::string>());
+    const auto it = ids.find(*text);
     if (it == ids.end())
-      bad(fmt::format("{} of the tokenizer_config.json beside it is no token", key));
+      bad(fmt::format("{} of the tokenizer_config.json beside it is no token", role));
     return it->second;
   }
 
   void takeSpecialTokens() {
     const json config = beside("tokenizer_config.json"), generation = beside("generation_config.json");
-    v.bos = idOf(part(config, "bos_token"), "bos_token");
-    v.eos = idOf(part(config, "eos_token"), "eos_token");
-    v.unknown = idOf(part(config, "unk_token"), "unk_token");
-    v.pad = idOf(part(config, "pad_token"), "pad_token");
+    v.bos = idOf(config, "bos_token");
+    v.eos = idOf(config, "eos_token");
+    v.unknown = idOf(config, "unk_token");
+    v.pad = idOf(config, "pad_token");
     // A model that ends its turns otherwise than its texts has several end tokens.
     std::vector<int64_t> ends;
     auto token = [&](const json &id, const char *key) {

@@ -12,6 +12,17 @@
 
 namespace gptc {
 
+/// The token that GPT-2 puts between texts.
+inline constexpr const char *kEndOfText = "<|endoftext|>";
+
+/// The text of the token that a tokenizer_config.json names by `role` ("eos_token"), as text or as an object with
+/// `content`; null if it names none.
+template <class Json> const std::string *tokenOfRole(const Json &config, const char *role) {
+  const Json &said = part(config, role);
+  const Json &text = said.is_object() ? part(said, "content") : said;
+  return text.template get_ptr<const std::string *>();
+}
+
 /// An entry of `added_tokens`.
 nlohmann::ordered_json addedTokenJson(const AddedToken &token);
 

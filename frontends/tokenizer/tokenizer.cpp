@@ -2,6 +2,7 @@
 // gguf_vocabulary.cpp; own tokenizers are made in own_tokenizers.cpp and trained in training.cpp.
 #include "frontends/tokenizer/tokenizer.h"
 
+#include "frontends/tokenizer/json_parts.h"
 #include "frontends/tokenizer/pipeline.h"
 #include "frontends/tokenizer/printable.h"
 #include "frontends/tokenizer/utf8.h"
@@ -248,15 +249,12 @@ namespace {
 
 /// eos_token of the tokenizer_config.json beside a tokenizer.json; "" if there is none.
 std::string endBeside(const std::string &file) {
-  using json = nlohmann::json;
   const std::filesystem::path beside = std::filesystem::path(file).replace_filename("tokenizer_config.json");
   if (std::error_code e; !std::filesystem::is_regular_file(beside, e))
     return "";
-  const json config =
-      parseJsonOrDiscard<json>(readInput(beside.string(), "description of the tokenizer", kConfigLimit));
-  const json said = config.is_object() ? config.value("eos_token", json()) : json(),
-             text = said.is_object() ? said.value("content", json()) : said;
-  return text.is_string() ? text.get<std::string>() : "";
+  const auto config = parseJsonOrDiscard(readInput(beside.string(), "description of the tokenizer", kConfigLimit));
+  const std::string *end = tokenOfRole(config, "eos_token");
+  return end ? *end : "";
 }
 
 }  // namespace
