@@ -24,6 +24,19 @@ using json = nlohmann::ordered_json;
 constexpr const char *const kRoles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
 
+ModelTokens ofVocabulary(const GgufVocabulary &v) {
+  ModelTokens out;
+  for (const int64_t id : {v.eos, v.eot})
+    if (id >= 0 && !llvm::is_contained(out.ends, id))
+      out.ends.push_back(int32_t(id));
+  for (const auto &[role, id] : {std::pair("bos_token", v.bos), std::pair("pad_token", v.pad),
+                                 std::pair("unk_token", v.unknown), std::pair("eos_token", v.eos)})
+    if (id >= 0)
+      out.named.emplace_back(role, v.tokens[size_t(id)]);
+  out.chatTemplate = v.chatTemplate;
+  return out;
+}
+
 /// Reads what the tokenizer's folder says of it. Other programs write these files, and people edit them.
 class Tokens {
 public:
@@ -151,22 +164,18 @@ private:
   void takeFromGguf() {
     const GgufVocabulary v = requireVocabulary(file);
     convert(Tokenizer::fromGguf(v, file).file(), v.addBos, v.addEos);
+    const ModelTokens said = ofVocabulary(v);
     special = json::object();
+    for (const auto &[role, token] : said.named)
+      special[role] = token;
     ids = {};
-    auto role = [&](const char *name, int64_t id) {
-      if (id >= 0)
-        special[name] = v.tokens[size_t(id)];
-      return id >= 0 ? std::optional(id) : std::nullopt;
-    };
-    ids.bos = role("bos_token", v.bos);
-    ids.pad = role("pad_token", v.pad);
-    role("unk_token", v.unknown);
-    if (const auto eos = role("eos_token", v.eos))
-      ids.eos.push_back(*eos);
-    if (v.eot >= 0 && v.eot != v.eos)
-      ids.eos.push_back(v.eot);
-    if (!v.chatTemplate.empty())
-      chatTemplate = v.chatTemplate;
+    ids.eos.assign(said.ends.begin(), said.ends.end());
+    if (v.bos >= 0)
+      ids.bos = v.bos;
+    if (v.pad >= 0)
+      ids.pad = v.pad;
+    if (!said.chatTemplate.empty())
+      chatTemplate = said.chatTemplate;
   }
 
   /// Of several templates the one for talking.
@@ -214,19 +223,6 @@ private:
     return id;
   }
 };
-
-ModelTokens ofVocabulary(const GgufVocabulary &v) {
-  ModelTokens out;
-  for (const int64_t id : {v.eos, v.eot})
-    if (id >= 0 && !llvm::is_contained(out.ends, id))
-      out.ends.push_back(int32_t(id));
-  for (const auto &[role, id] : {std::pair("bos_token", v.bos), std::pair("eos_token", v.eos),
-                                 std::pair("unk_token", v.unknown), std::pair("pad_token", v.pad)})
-    if (id >= 0)
-      out.named.emplace_back(role, v.tokens[size_t(id)]);
-  out.chatTemplate = v.chatTemplate;
-  return out;
-}
 
 }  // namespace
 
