@@ -12,9 +12,6 @@
 
 namespace gptc {
 
-/// The token that GPT-2 puts between texts.
-inline constexpr const char *kEndOfText = "<|endoftext|>";
-
 /// The text of the token that a tokenizer_config.json names by `role` ("eos_token"), as text or as an object with
 /// `content`; null if it names none.
 template <class Json> const std::string *tokenOfRole(const Json &config, const char *role) {

@@ -203,7 +203,7 @@ Tokenizer Tokenizer::fromMerges(const std::string &file) {
   }
   if (bpe.merges.empty())
     throw UserError(ErrorCode::DataInvalid, fmt::format("{} holds no merges", file), "GPT-2's file has 50000");
-  addControl(*p, bpe, "<|endoftext|>");
+  addControl(*p, bpe, kEndOfText);
   return finishByteLevel(std::move(p), bpe, file);
 }
 

@@ -15,12 +15,12 @@ namespace {
 /// Control tokens that stand behind the ranks, from their number on.
 std::vector<std::string> controlTokens(const std::string &pattern) {
   if (pattern == "gpt2")
-    return {"<|endoftext|>"};
+    return {kEndOfText};
   if (pattern == "cl100k")
-    return {"<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"};
+    return {kEndOfText, "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"};
   if (pattern == "llama3")
     return {"<|begin_of_text|>", "<|end_of_text|>"};
-  return {"<|endoftext|>"};
+  return {kEndOfText};
 }
 
 void addToken(Pipeline &p, int64_t id, const std::string &base64, const std::string &where) {

@@ -52,7 +52,7 @@ void Pipeline::surround(int32_t before, int32_t after) {
 }
 
 void Pipeline::findEndOfText() {
-  for (const char *name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"})
+  for (const char *name : {kEndOfText, "<|end_of_text|>", "</s>", "<eos>"})
     for (size_t id = 0; id < control.size() && endOfText < 0; ++id)
       if (control[id] && pieces[id] == name)
         endOfText = int32_t(id);

@@ -28,6 +28,9 @@
 
 namespace gptc {
 
+/// The token that GPT-2 puts between texts.
+inline constexpr const char *kEndOfText = "<|endoftext|>";
+
 struct Pipeline;
 class WordCache;
 class WordCounts;

@@ -445,7 +445,7 @@ private:
       p->place(t.id, t.content, file);
       if (t.special)
         p->setControl(t.id);
-      if (t.content == "<|endoftext|>")
+      if (t.content == kEndOfText)
         p->endOfText = t.id;
       std::string needle = t.content;
       if (t.normalized && p->normalizer)

@@ -165,7 +165,7 @@ Tokenizer Tokenizer::train(const WordCounts &words, int64_t vocab) {
     bpe.into.push_back(into);
     merger.merge(pair, into);
   }
-  addControl(*p, bpe, "<|endoftext|>");
+  addControl(*p, bpe, kEndOfText);
   return finishByteLevel(std::move(p), bpe, "");
 }
 
