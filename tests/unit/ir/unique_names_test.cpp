@@ -228,7 +228,7 @@ private:
 };
 
 std::string readFile(const std::filesystem::path &path) {
-  return test::contentOf(std::filesystem::path(GPTC_SOURCE_DIR) / path);
+  return gptc::test::contentOf(std::filesystem::path(GPTC_SOURCE_DIR) / path);
 }
 
 // Device text is left out, for each kernel's is compiled alone, and the planted bugs, which are pieces of text.
