@@ -623,25 +623,45 @@ static bool isBeside(llvm::StringRef name, const std::vector<int64_t> &shape, bo
            name.starts_with("head.") || name.starts_with("decoder.") || name.starts_with("classifier.")));
 }
 
-/// Whether an unused tensor may be ignored: one beside the model, or a copy of a tensor that was read (a tied
-/// classifier), by its content or, with `headersOnly`, by its shape.
-static bool mayStayOut(const TensorFiles &file, const TensorInfo &t, const std::set<std::string> &taken,
-                       bool headersOnly, bool headless) {
-  return isBeside(t.name, t.shape, headless) || llvm::any_of(taken, [&](const std::string &known) {
-           const TensorInfo *k = file.find(known);
-           return k->dtype == t.dtype && k->shape == t.shape && (headersOnly || file.areEqual(t, *k));
-         });
+/// What files call a part of the head of tokens in each family. A file may hold it although it is tied, or under two
+/// names.
+static bool isHeadOfTokens(llvm::StringRef name, llvm::StringRef part) {
+  return name.consume_back(part) &&
+         llvm::is_contained({"lm_head.", "embed_out.", "decoder.", "cls.predictions.decoder.", "cls.predictions."},
+                            name);
 }
+
+/// The tensors that a file may hold once more, as the head's: by parameter, those that were read.
+struct HeadTensors {
+  std::vector<const TensorInfo *> weights, biases;
+
+  void take(llvm::StringRef parameter, const std::vector<const TensorInfo *> &found) {
+    if (parameter == "wte.weight" || parameter == "lm_head.weight")
+      weights.insert(weights.end(), found.begin(), found.end());
+    else if (parameter == "lm_head.bias")
+      biases.insert(biases.end(), found.begin(), found.end());
+  }
+  /// Whether `t` is the head's by its name and has the content of one of them. Only these two are read.
+  bool repeatedBy(const TensorFiles &file, const TensorInfo &t) const {
+    const auto *const read = isHeadOfTokens(t.name, "weight") ? &weights
+                             : isHeadOfTokens(t.name, "bias") ? &biases
+                                                              : nullptr;
+    return read && llvm::any_of(*read, [&](const TensorInfo *k) {
+             return k->dtype == t.dtype && k->shape == t.shape && file.areEqual(t, *k);
+           });
+  }
+};
 
 [[noreturn]] static void doesNotFit(const std::string &path, const std::string &why, const std::string &remedy) {
   throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model{}", path, why), remedy);
 }
 
-/// Checks the tensors of a model's parameters in `file`, by its headers alone or, for tensors that are in no parameter,
-/// by their content. With `begins` it returns the parameters that are in no file and may be so.
+/// Checks the tensors of a model's parameters in `file`, by its headers alone but for a tied head, whose content is
+/// compared. With `begins` it returns the parameters that are in no file and may be so.
 static std::vector<const State *> checkTensors(const Module &m, const std::string &path, const TensorFiles &file,
-                                               bool headersOnly, const std::string &remedy, bool begins) {
+                                               const std::string &remedy, bool begins) {
   std::set<std::string> taken;
+  HeadTensors heads;
   std::vector<std::string> missing;
   const bool headless = isHeadless(m);
   bool onlyHead = !headless;  // what is missing is the head of tokens
@@ -656,7 +676,9 @@ static std::vector<const State *> checkTensors(const Module &m, const std::strin
     onlyHead &= absent.empty() || name.starts_with("lm_head.") || name.starts_with("head.");
     if (const std::string problem = tensors.problem(); absent.empty() && !problem.empty())
       doesNotFit(path, ": " + problem, remedy);
-    for (const TensorInfo *t : tensors.found())
+    const std::vector<const TensorInfo *> found = tensors.found();
+    heads.take(name, found);
+    for (const TensorInfo *t : found)
       taken.insert(t->name);
   }
   const std::vector<const State *> fresh = begins ? takeNewLayers(m, file, missing) : std::vector<const State *>();
@@ -669,7 +691,7 @@ static std::vector<const State *> checkTensors(const Module &m, const std::strin
                         : remedy);
   std::vector<std::string> left;
   for (const TensorInfo *t : file.all())
-    if (!taken.count(t->name) && !mayStayOut(file, *t, taken, headersOnly, headless))
+    if (!taken.count(t->name) && !isBeside(t->name, t->shape, headless) && !heads.repeatedBy(file, *t))
       left.push_back(t->name);
   for (const auto &[name, t] : file.unreadable())
     if (!isBeside(name, t.shape, headless))
@@ -685,7 +707,7 @@ bool checkWeights(const Module &m, const std::string &path, const std::string &r
     return checkGguf(m, path, remedy);
   std::error_code e;
   const TensorFiles file(fs::is_directory(path, e) ? weightFiles(path) : std::vector{path});
-  checkTensors(m, path, file, true, remedy, begins);
+  checkTensors(m, path, file, remedy, begins);
   return llvm::any_of(savedStates(m, true), [&](const State *s) {
     return s->type.rank() > 1 && s->name != "wpe.weight" &&
            llvm::any_of(StateTensors(*s, file, true).found(), [](const TensorInfo *t) { return sizeOf(t->dtype) > 2; });
@@ -751,7 +773,7 @@ static std::vector<const State *> load(Executor &executor, const std::string &pa
   }
   const TensorFiles file(folder ? weightFiles(path) : std::vector{path});
   const std::vector<const State *> fresh =
-      checkTensors(executor.planned(), path, file, false,
+      checkTensors(executor.planned(), path, file,
                    "the sizes in [model] (and bias, tie_embeddings) must be those of the weights", begins);
   const QuantizedWeights few(executor.planned());
   for (const State *s : savedStates(executor.planned(), true))

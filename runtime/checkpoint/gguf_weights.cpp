@@ -163,25 +163,21 @@ bool fits(const GgufTensor &t, const GgufPart &part) {
   return t.shape == part.shape;
 }
 
-/// Whether a tensor without a place is a copy of one that was read: a tied classifier.
-bool isCopy(const GgufFile &file, const GgufTensor &t, const std::set<std::string> &taken, bool headersOnly) {
+/// Whether a tensor without a place is a tied classifier: the embedding once more. Only these two are read.
+bool repeatsEmbedding(const GgufFile &file, const GgufTensor &t) {
   constexpr int64_t piece = 1 << 20;
-  return llvm::any_of(taken, [&](const std::string &name) {
-    const GgufTensor &other = *file.find(name);
-    if (other.format != t.format || other.shape != t.shape)
+  const GgufTensor *other = t.name == "output.weight" ? file.find("token_embd.weight") : nullptr;
+  if (!other || other->format != t.format || other->shape != t.shape)
+    return false;
+  std::vector<char> a(piece), b(piece);
+  for (int64_t at = 0; at < t.bytes; at += piece) {
+    const int64_t n = std::min(piece, t.bytes - at);
+    file.readBytes(t, at, n, a.data());
+    file.readBytes(*other, at, n, b.data());
+    if (!std::equal(a.begin(), a.begin() + n, b.begin()))
       return false;
-    if (headersOnly)
-      return true;
-    std::vector<char> a(piece), b(piece);
-    for (int64_t at = 0; at < t.bytes; at += piece) {
-      const int64_t n = std::min(piece, t.bytes - at);
-      file.readBytes(t, at, n, a.data());
-      file.readBytes(other, at, n, b.data());
-      if (!std::equal(a.begin(), a.begin() + n, b.begin()))
-        return false;
-    }
-    return true;
-  });
+  }
+  return true;
 }
 
 [[noreturn]] void mismatch(const std::string &path, const std::string &what, const std::string &remedy) {
@@ -212,9 +208,9 @@ GgufHeads headsOf(const GgufFile &file, const std::string &architecture, const M
 
 using StateParts = std::vector<std::pair<const State *, std::vector<GgufPart>>>;
 
-/// The tensors of all parameters of a module. Checks the file by its header alone or, for tensors that are in no
-/// parameter, by their content.
-StateParts checked(const GgufFile &file, const Module &m, bool headersOnly, const std::string &remedy) {
+/// The tensors of all parameters of a module. Checks the file by its header alone but for a tied classifier, whose
+/// content is compared.
+StateParts checked(const GgufFile &file, const Module &m, const std::string &remedy) {
   const std::string &path = file.path;
   const std::string architecture = architectureOf(file);
   const GgufHeads heads = headsOf(file, architecture, m, remedy);
@@ -245,7 +241,7 @@ StateParts checked(const GgufFile &file, const Module &m, bool headersOnly, cons
   if (isHeadless(m))
     taken.insert("output.weight");
   for (const GgufTensor &t : file.tensors())
-    if (!taken.count(t.name) && !isCopy(file, t, taken, headersOnly))
+    if (!taken.count(t.name) && !repeatsEmbedding(file, t))
       mismatch(path, fmt::format("it has no place for tensor {}", t.name), remedy);
   return all;
 }
@@ -254,7 +250,7 @@ StateParts checked(const GgufFile &file, const Module &m, bool headersOnly, cons
 
 bool checkGguf(const Module &m, const std::string &path, const std::string &remedy) {
   const GgufFile file(path);
-  checked(file, m, true, remedy);
+  checked(file, m, remedy);
   return llvm::any_of(file.tensors(), [](const GgufTensor &t) {
     return t.shape.size() > 1 && t.format->type == GgmlType::f32 && t.name != "position_embd.weight";
   });
@@ -334,7 +330,7 @@ StoredWeights storedWeights(const Module &m, const std::string &path) {
 void loadGguf(Executor &executor, const std::string &path) {
   const GgufFile file(path);
   const Module &m = executor.planned();
-  const StateParts all = checked(file, m, false, "`gptc import FILE.gguf` writes the [model] that it holds");
+  const StateParts all = checked(file, m, "`gptc import FILE.gguf` writes the [model] that it holds");
   // All checks have passed: now change the executor's states.
   const int64_t rank = executor.ranks ? executor.ranks->rank : 0;
   const QuantizedWeights few(m);

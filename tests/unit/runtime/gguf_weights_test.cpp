@@ -188,15 +188,19 @@ TEST(GgufWeights, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(problem(llamaKeys(), changed), before + "it has no place for tensor rope_freqs.weight");
 
   // A tied classifier may be there twice if it is the same.
-  const Tensors tied = {{"token_embd.weight", GgmlType::f32, {37, 6}}, {"output.weight", GgmlType::f32, {37, 6}}};
+  Tensors tied = {{"token_embd.weight", GgmlType::f32, {37, 6}}, {"output.weight", GgmlType::f32, {37, 6}}};
   auto loadTied = [&](float difference) {
     writeTensors(path, llamaKeys(), tied,
                  [&](size_t t, int64_t i) { return float(i) + (t && i == 221 ? difference : 0); });
     Model m("module {\n state @wte.weight : f32[37,6] {kind=\"param\"}\n}");
-    return codeThrown([&] { loadGguf(*m.executor, path); });
+    const int code = codeThrown([&] { loadGguf(*m.executor, path); });
+    EXPECT_EQ(codeThrown([&] { checkGguf(*m.module, path, ""); }), code) << "before anything is loaded, too";
+    return code;
   };
   EXPECT_EQ(loadTied(0), 0);
   EXPECT_EQ(loadTied(0.5), 505);
+  tied[1].name = "blk.0.attn_norm.weight";
+  EXPECT_EQ(loadTied(0), 505) << "no classifier, whatever it equals";
 }
 
 /// Writes the states of a model, in Hugging Face's names and layouts.

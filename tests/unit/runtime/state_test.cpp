@@ -564,7 +564,49 @@ TEST_F(CheckpointTest, WeightsWithoutAPlaceAreRefused) {
   EXPECT_EQ(load(), 0);
   write("lm_head.weight", {4, 8}, 2);
   EXPECT_EQ(load(), int(ErrorCode::CheckpointMismatch));
-  checkWeights(*g.module, dir / "w.safetensors", "");  // does not read what they hold
+  // Before anything is loaded, too.
+  auto check = [&] { return codeThrown([&] { checkWeights(*g.module, dir / "w.safetensors", ""); }, &message); };
+  EXPECT_EQ(check(), int(ErrorCode::CheckpointMismatch));
+  EXPECT_NE(message.find("no place for tensor lm_head.weight"), std::string::npos) << message;
+  for (const char *name : {"embed_out.weight", "decoder.weight", "cls.predictions.decoder.weight"}) {
+    write(name, {4, 8}, 1);
+    EXPECT_EQ(check(), 0) << name << message;
+  }
+  // A layer that is no head counts, whatever it equals.
+  for (const char *name : {"h.0.lm_head.weight", "model.norm.weight", "lm_head.bias", "lm_head"}) {
+    write(name, {4, 8}, 1);
+    for (const int code : {check(), load()})
+      EXPECT_EQ(code, int(ErrorCode::CheckpointMismatch)) << name;
+    EXPECT_NE(message.find(fmt::format("no place for tensor {}", name)), std::string::npos) << message;
+  }
+}
+
+// A norm of a fresh model is all ones, like each other one, and changes what the model computes.
+TEST_F(CheckpointTest, ANormTooManyIsRefusedThoughItEqualsAnother) {
+  Fixture g(R"(module {
+    state @wte.weight : f32[4,8] {kind="param", init="zeros"}
+    state @lm_head.bias : f32[8] {kind="param", hf="cls.predictions.bias", init="zeros"}
+    state @ln_f.weight : f32[8] {kind="param", hf="model.norm.weight", init="zeros"} })");
+  auto problem = [&](const char *more) {
+    const std::vector<TensorInfo> infos = {{"wte.weight", DType::f32, {4, 8}},
+                                           {"cls.predictions.bias", DType::f32, {8}},
+                                           {"model.norm.weight", DType::f32, {8}},
+                                           {more, DType::f32, {8}}};
+    SafetensorsWriter w(dir / "w.safetensors", infos, {});
+    for (const TensorInfo &t : infos)
+      w.write(std::vector<float>(size_t(t.bytes() / 4), 1).data(), size_t(t.bytes()));
+    w.finish();
+    std::string message, loading;
+    const int code = codeThrown([&] { checkWeights(*g.module, dir / "w.safetensors", ""); }, &message);
+    EXPECT_EQ(codeThrown([&] { loadWeights(*g.executor, dir / "w.safetensors", modelIdentity(*g.module)); }, &loading),
+              code)
+        << loading;
+    return code ? message : "";
+  };
+  const std::string norm = "model.layers.0.post_feedforward_layernorm.weight";
+  EXPECT_NE(problem(norm.c_str()).find("does not fit the model, which has no place for tensor " + norm),
+            std::string::npos);
+  EXPECT_EQ(problem("cls.predictions.decoder.bias"), "") << "BERT's bias has two names";
 }
 
 TEST_F(CheckpointTest, AHeadThatIsNotTrainedIsNamed) {
