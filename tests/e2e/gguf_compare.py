@@ -7,8 +7,9 @@
   gguf_compare.py sums FILE SUMS                       Python's package gguf: for each tensor the sum of all values' bits,
                                                         as f32, is that of SUMS: lines of a name and a number
   gguf_compare.py llama GOLDENS (FILE TOKENIZER TEXT)...  llama.cpp (llama-cpp-python): losses of the goldens are
-                                                        those of transformers to 1e-3; greedy decoding gives TEXT, up to
-                                                        the first token whose two best logits are closer than 1e-3
+                                                        those of transformers to 1e-3; greedy decoding gives TEXT of 203
+                                                        characters from its first 3, or up to the first token whose two
+                                                        best logits are closer than 1e-3
   gguf_compare.py loss FILE TOKENS BLOCK LOSS TOLERANCE TEXT IDS  llama.cpp: as transformers_compare.py, of a GGUF file
 
 For llama.cpp see tools/bench/llama_cpp_model.py. Exit status: 0 equal, 1 not, 77 a package is missing.
@@ -21,6 +22,7 @@ import struct
 import sys
 
 BOUND = 1e-3
+GIVEN, GREEDY = 3, 200  # characters of a prompt, and tokens behind it
 try:
     import numpy as np
     if sys.argv[1] in ("read", "sums"):
@@ -109,13 +111,15 @@ def llama(goldens, runs):
         with open(tokenizer, encoding="utf-8") as f:
             ids = json.load(f)["model"]["vocab"]
         with open(text, encoding="utf-8") as f:
-            ours = [ids[c] for c in f.read().rstrip("\n")[:203]]
-        equal, gap = llama_cpp_model.Model(file).greedy(ours, 3)
+            ours = [ids[c] for c in f.read().rstrip("\n")[:GIVEN + GREEDY]]
         name = os.path.basename(file)
+        assert len(ours) == GIVEN + GREEDY, f"{name}: gptrun sample gave {len(ours) - GIVEN} tokens"
+        equal, gap = llama_cpp_model.Model(file).greedy(ours, GIVEN)
         if gap is None:
             print(f"{name}: {equal} greedy tokens are equal")
+            assert equal == GREEDY
         else:
-            print(f"{name}: token {equal + 3} differs, whose logits are {gap:.2e} apart")
+            print(f"{name}: token {equal + GIVEN} differs, whose logits are {gap:.2e} apart")
             assert gap < BOUND
         assert equal > 0
 

@@ -356,7 +356,14 @@ TEST_F(Gguf, LlamaCppComputesTheSame) {
   ASSERT_EQ(w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "char", "--out", w.path("made")}).code, 0);
   std::string arguments = "llama '" + goldens + "'";
   for (const auto &[name, settings] : std::vector<std::pair<std::string, std::vector<std::string>>>{
-           {"gpt2", {}}, {"llama", {"model.preset=llama", "model.n_kv_head=2"}}, {"bloom", {"model.preset=bloom"}}}) {
+           {"gpt2", {}},
+           {"llama", {"model.preset=llama", "model.n_kv_head=2"}},
+           {"llama-scaled",
+            {"model.preset=llama", "model.n_kv_head=2", "model.rope_scaling=llama3", "model.rope_factor=4",
+             "model.rope_original_block_size=128"}},
+           {"qwen2", {"model.preset=llama", "model.n_kv_head=2", "model.qkv_bias=true", "model.tie_embeddings=true"}},
+           {"qwen3", {"model.preset=llama", "model.n_kv_head=2", "model.qk_norm=head"}},
+           {"bloom", {"model.preset=bloom"}}}) {
     std::vector<std::string> all = settings;
     all.insert(all.end(),
                {"model.n_head=4", "model.block_size=256", "model.dropout=0.0", "train.micro_batch=1",
@@ -366,6 +373,9 @@ TEST_F(Gguf, LlamaCppComputesTheSame) {
     const std::string plan = w.compile(name, all), out = name + "-out", file = w.path(name + ".gguf");
     w.train(plan, out);
     exportRun(plan, w.path(out), file, GgmlType::f32);
+    const std::string architecture = name.substr(0, name.find('-'));
+    EXPECT_EQ(GgufFile(file).text("general.architecture"), architecture);
+    EXPECT_EQ(GgufFile(file).find("rope_freqs.weight") != nullptr, architecture != name) << name;
     const Result r = w.gptrun(
         {"sample", plan, "--out-dir", w.path(out), "--prompt", "ABC", "--max-tokens", "200", "--temperature", "0"});
     ASSERT_EQ(r.code, 0) << r.output;
