@@ -695,7 +695,7 @@ TEST_F(Gguf, AMutatedHeaderIsRefusedOrMeansTheSame) {
 /// see whatever is read beyond its bounds.
 TEST_F(Gguf, FiveHundredMutationsAreRefusedOrRead) {
   std::mt19937 random(11);
-  int refused = 0, read = 0, imported = 0;
+  int refused = 0, read = 0, imported = 0, words = 0;
   GgufVocabulary vocabulary;
   vocabulary.model = "gpt2";
   vocabulary.tokens = {"a", "b", "ab"};
@@ -737,21 +737,29 @@ TEST_F(Gguf, FiveHundredMutationsAreRefusedOrRead) {
     const std::string problem = problemOf(text);
     ++(problem.empty() ? read : refused);
     EXPECT_TRUE(problem.empty() || problem.rfind("504", 0) == 0 || problem.rfind("208", 0) == 0) << problem;
-    // What its metadata mean is read or refused too.
+    // What its metadata mean is read or refused too, each problem with the file's name and what to do.
     const std::string path = (dir / "x.gguf").string();
-    try {
-      importGguf(GgufFile(path));
-      ++imported;
-    } catch (const UserError &) {
-    }
-    try {
-      readVocabulary(GgufFile(path));
-    } catch (const UserError &) {
-    }
+    auto isTaken = [&](auto read) {
+      try {
+        read(GgufFile(path));
+        return true;
+      } catch (const UserError &e) {
+        EXPECT_FALSE(e.diagnostics.empty());
+        for (const Diagnostic &d : e.diagnostics) {
+          EXPECT_NE(int(d.code), 0) << d.message;
+          EXPECT_NE(d.message.find(path), std::string::npos) << d.message;
+          EXPECT_FALSE(d.help.empty() || d.help[0].empty()) << d.message;
+        }
+        return false;
+      }
+    };
+    imported += isTaken([](const GgufFile &f) { importGguf(f); });
+    words += isTaken([](const GgufFile &f) { readVocabulary(f); });
   }
   EXPECT_GT(refused, 200);
   EXPECT_GT(read, 5);
   EXPECT_GT(imported, 0);
+  EXPECT_GT(words, 0);
 }
 
 }  // namespace
