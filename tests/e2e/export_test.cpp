@@ -133,6 +133,59 @@ TEST_F(ExportTest, OfSeveralRanksToo) {
   compare(w.path("hf"));
 }
 
+// Heads and features lie on two ranks; the folder is that of one, which trained the same but for the order of sums.
+TEST_F(ExportTest, OfRanksThatShareLayersToo) {
+  std::vector<std::string> settings = kLlama;
+  settings.push_back("model.dropout=0.0");
+  trained(settings, "one");
+  const double alone = valLoss;
+  settings.push_back("parallel.tensor=2");
+  trained(settings);
+  EXPECT_NEAR(valLoss, alone, 1e-3 * alone);
+  const std::string one = w.path("one-hf"), hf = w.path("hf");
+  for (const auto &[run, to] : {std::pair{w.path("one"), one}, {w.path("out"), hf}}) {
+    const Result r = w.gptc({"export", run, "-o", to});
+    ASSERT_EQ(r.code, 0) << r.output;
+  }
+  EXPECT_EQ(namesIn(hf), textsAnd({"model.safetensors"}));
+  EXPECT_EQ(readFile(hf + "/config.json"), readFile(one + "/config.json"));
+  // One rank evaluates it by its own plan.
+  const Result r = w.gptrun({"eval", w.path("one.plan"), "--checkpoint", hf});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NEAR(std::stod(r.output.substr(std::strlen("val loss "))), valLoss, 5e-5 + 1e-5 * valLoss) << r.output;
+  compare(w.path("out/checkpoints/latest"));
+  compare(hf);
+}
+
+// Whatever a run computes in, the weights are those that it trains.
+TEST_F(ExportTest, OfATrainingInBf16TheWeightsInFull) {
+  std::vector<std::string> settings = kLlama;
+  settings.push_back("precision.compute=bf16");
+  const std::string plan = trained(settings), hf = w.path("hf");
+  Result r = w.gptc({"export", w.path("out"), "-o", hf});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const std::string weights = readFile(hf + "/model.safetensors");
+  EXPECT_EQ(weights.find("\"BF16\""), std::string::npos);
+  EXPECT_NE(weights.find("\"F32\""), std::string::npos);
+  auto evaluated = [&](std::vector<std::string> args) {
+    args.insert(args.begin(), "eval");
+    const Result e = w.gptrun(args);
+    EXPECT_EQ(e.code, 0) << e.output;
+    return e.output.substr(0, e.output.find('('));
+  };
+  EXPECT_EQ(evaluated({plan, "--checkpoint", hf}), evaluated({plan}));
+  // Another run that begins with the folder has the same weights, and evaluates them in fp32 as transformers does.
+  settings.back() = "precision.compute=fp32";
+  settings.insert(settings.end(), {"model.vocab_size=320", "data.train=" + w.path("data/train.bin"),
+                                   "data.val=" + w.path("data/val.bin"), "model.init_from=hf:" + hf});
+  const std::string full = w.compile("full.plan", settings);
+  r = w.gptrun({"eval", full, "--checkpoint", hf});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const double loss = std::stod(r.output.substr(std::strlen("val loss ")));
+  EXPECT_NEAR(loss, valLoss, 0.02 * valLoss) << "of the run, in bf16";
+  compare(hf, loss, 5e-5 / loss + 1e-5);
+}
+
 TEST_F(ExportTest, OfARunAPlanOrACheckpoint) {
   const std::string plan = trained({"checkpoint.keep=9"});
   auto exported = [&](std::vector<std::string> args) {
