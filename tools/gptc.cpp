@@ -19,6 +19,7 @@ int main(int argc, char **argv) {
     gptc::addCertifyCommands(app);
     gptc::addBenchCommand(app);
     gptc::addTuneCommand(app);
+    gptc::addExperimentCommand(app);
     gptc::addCacheCommand(app);
     gptc::addEstimateCommand(app);
     gptc::addCalibrateCommand(app);

@@ -23,6 +23,7 @@ void addServeBench(Command &bench);
 void addTuneCommand(Command &app);
 void addCacheCommand(Command &app);
 void addExplainCommand(Command &app);
+void addExperimentCommand(Command &app);
 void addEstimateCommand(Command &app);
 void addCalibrateCommand(Command &app);
 void addDoctorCommand(Command &app);

@@ -1,0 +1,466 @@
+#include "tools/study/experiment_runner.h"
+
+#include "frontends/toml_config.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/plan/plan.h"
+#include "runtime/train/run_folder.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
+#include "tools/planner/cache_dir.h"
+#include "tools/planner/plan_module.h"
+
+#include "llvm/ADT/StringRef.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <fcntl.h>
+#include <filesystem>
+#include <optional>
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace gptc {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double secondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+/// How a program ended, and what it printed.
+struct End {
+  int code = 0;  // 128 + the number of a signal
+  bool isStopped = false, isOutOfTime = false;
+  double seconds = 0;
+  std::string output;
+};
+
+/// Starts programs and waits for them. While it lives, SIGINT, SIGTERM and SIGHUP are passed on to the program that
+/// runs, and noted.
+class Children {
+public:
+  Children() {
+    struct sigaction usual{};
+    usual.sa_handler = SIG_DFL;
+    ::sigaction(SIGCHLD, &usual, nullptr);  // ignored, children would leave no status
+    sigemptyset(&awaited);
+    for (int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD})
+      sigaddset(&awaited, number);
+    ::pthread_sigmask(SIG_BLOCK, &awaited, &before);
+  }
+  ~Children() {
+    (void)stopSignal();  // what came last must not end the process now
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  Children(const Children &) = delete;
+
+  /// The first signal that asked to stop; 0 if none did.
+  int stopSignal() {
+    note(0);
+    return stop;
+  }
+
+  /// Runs a program with its output at the end of a file. After `limit` seconds it gets one SIGINT.
+  End run(std::vector<std::string> words, const std::string &log, double limit = INFINITY) {
+    const int out = openAppending(log);
+    const off_t begin = ::lseek(out, 0, SEEK_END);
+    const auto started = Clock::now();
+    const pid_t child = start(words, out);
+    ::close(out);
+    End end;
+    int status = 0;
+    while (::waitpid(child, &status, WNOHANG) == 0) {
+      // A second is only the most that it waits: the child's end wakes it.
+      double wait = 1;
+      if (!end.isOutOfTime && std::isfinite(limit))
+        wait = std::clamp(limit - secondsSince(started), 0.0, 1.0);
+      if (const int number = note(wait)) {
+        end.isStopped = true;
+        ::kill(child, number);
+      }
+      if (!end.isOutOfTime && secondsSince(started) >= limit) {
+        end.isOutOfTime = true;
+        ::kill(child, SIGINT);
+      }
+    }
+    end.seconds = secondsSince(started);
+    end.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (InputFile file(log, "log"); begin >= 0 && file.size() > size_t(begin)) {
+      end.output.resize(std::min(file.size() - size_t(begin), size_t(64) << 20));
+      if (!file.read(size_t(begin), end.output.data(), end.output.size()))
+        end.output.clear();
+    }
+    return end;
+  }
+
+private:
+  sigset_t awaited, before;
+  int stop = 0;
+
+  /// Waits for a signal. The number of one that asks to stop; 0 for none and for a child's end.
+  int note(double seconds) {
+    timespec t{};
+    t.tv_sec = time_t(seconds);
+    t.tv_nsec = long(1e9 * (seconds - double(t.tv_sec)));
+    const int number = ::sigtimedwait(&awaited, nullptr, &t);
+    if (number <= 0 || number == SIGCHLD)
+      return 0;
+    if (!stop)
+      stop = number;
+    return number;
+  }
+
+  static pid_t start(std::vector<std::string> &words, int out) {
+    std::vector<char *> argv;
+    for (std::string &w : words)
+      argv.push_back(w.data());
+    argv.push_back(nullptr);
+    const pid_t parent = ::getpid();
+    const pid_t child = ::fork();
+    if (child < 0)
+      throw UserError(ErrorCode::OutOfMemory, fmt::format("the system starts no more processes: {}", strerror(errno)),
+                      "raise `ulimit -u`");
+    if (child > 0) {
+      ::setpgid(child, child);
+      return child;
+    }
+    // Only async-signal-safe calls between fork and exec. A group of its own: else Ctrl-C in a terminal would reach it
+    // twice, and end it at once.
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (::getppid() != parent)
+      ::_exit(127);
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    for (int number : {SIGINT, SIGTERM, SIGHUP})
+      ::signal(number, SIG_DFL);
+    const int input = ::open("/dev/null", O_RDONLY);
+    ::dup2(input, STDIN_FILENO);
+    ::dup2(out, STDOUT_FILENO);
+    ::dup2(out, STDERR_FILENO);
+    ::execv(argv[0], argv.data());
+    ::_exit(127);
+  }
+};
+
+std::string programBeside(const char *name) { return fs::read_symlink("/proc/self/exe").parent_path() / name; }
+
+/// What decides over a run.
+std::string fingerprintOf(const Config &config, const Budget &budget) {
+  std::string text = budget.str() + "\n";
+  for (const auto &[key, value] : config.written)
+    if (key != "name" && key != "out_dir" && key != "extends")
+      text += fmt::format("{}={}\n", key, value.text());
+  return blake3(text);
+}
+
+/// DIR/NAME/run.json.
+struct RunState {
+  std::string fingerprint;
+  double seconds = 0;  // of gptrun so far
+
+  static std::optional<RunState> read(const std::string &file) {
+    const FileText text = readTextFile(file, kConfigLimit);
+    const nlohmann::json j = parseJsonOrDiscard(text.text);
+    if (!part(j, "fingerprint").is_string() || !part(j, "seconds").is_number())
+      return std::nullopt;
+    return RunState{j["fingerprint"], j["seconds"]};
+  }
+  void write(const std::string &file) const {
+    writeFileAtomically(
+        file, nlohmann::ordered_json{{"schema", 1}, {"fingerprint", fingerprint}, {"seconds", seconds}}.dump(1) + "\n");
+  }
+};
+
+class Runner {
+public:
+  explicit Runner(const ExperimentRequest &request)
+      : request(request), gptc(programBeside("gptc")), gptrun(programBeside("gptrun")) {}
+
+  ExperimentReport go() {
+    enterFolders();
+    const RunLock lock(request.dir);
+    results = readResults(resultsFile());
+    prepare();
+    ExperimentReport report;
+    const auto &runs = request.experiment.runs;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      if (hasEnded(i))
+        continue;
+      if ((report.signal = children.stopSignal()))
+        break;
+      request.say(fmt::format("{}/{}  {}", i + 1, runs.size(), runs[i].name));
+      const std::optional<RunResult> result = doRun(i);
+      if (!result) {
+        if ((report.signal = children.stopSignal()))
+          break;
+        continue;
+      }
+      record(*result);
+      request.say(inWords(*result));
+      if (result->failed && request.stopOnFailure)
+        break;
+    }
+    for (const ExperimentRun &run : runs)
+      if (const RunResult *r = resultOf(run.name); r)
+        report.results.push_back(*r);
+      else
+        ++report.left;
+    return report;
+  }
+
+private:
+  const ExperimentRequest &request;
+  const std::string gptc, gptrun;
+  Children children;
+  std::vector<RunResult> results;  // of the folder, also those of runs that the experiment has no more
+  struct Prepared {
+    std::optional<Config> config;
+    std::optional<RunError> error;
+    int exit = 0;
+    std::string fingerprint;
+  };
+  std::vector<Prepared> prepared;
+
+  std::string resultsFile() const { return request.dir + "/" + kResultsFile; }
+  std::string folderOf(const ExperimentRun &run) const { return request.dir + "/" + run.name; }
+  std::string stateOf(const ExperimentRun &run) const { return folderOf(run) + "/run.json"; }
+
+  void enterFolders() {
+    // Programs that are started elsewhere must find the same cache.
+    if (const std::string cache = defaultCacheDir(); !cache.empty())
+      ::setenv("GPTC_CACHE", absolutePath(cache).c_str(), 1);
+    std::error_code e;
+    const bool known = fs::exists(request.dir + "/" + kExperimentFile, e);
+    bool foreign = fs::exists(request.dir, e) && !fs::is_directory(request.dir, e);
+    // A call that was refused leaves its lock.
+    for (fs::directory_iterator it(request.dir, e), end; !e && !known && it != end; it.increment(e))
+      foreign |= it->path() != RunLock::pathIn(request.dir);
+    if (foreign)
+      throw UserError(ErrorCode::Unwritable, fmt::format("{} is there, and holds no experiment", request.dir),
+                      "name a new or empty folder by --out");
+    const std::string folder = fs::path(absolutePath(request.experiment.file)).parent_path();
+    if (::chdir(folder.c_str()) != 0)
+      throw UserError(ErrorCode::FileMissing, fmt::format("cannot enter {}: {}", folder, strerror(errno)));
+  }
+
+  RunResult *resultOf(const std::string &name) {
+    const auto it = std::find_if(results.begin(), results.end(), [&](const RunResult &r) { return r.name == name; });
+    return it == results.end() ? nullptr : &*it;
+  }
+
+  /// Reads every model, and compares with what earlier calls have done.
+  void prepare() {
+    const Experiment &e = request.experiment;
+    std::exception_ptr first;
+    size_t valid = 0;
+    for (const ExperimentRun &run : e.runs) {
+      Prepared p;
+      try {
+        p.config = readConfig(e.model, run.settings);
+        p.fingerprint = fingerprintOf(*p.config, e.budget);
+        ++valid;
+      } catch (const UserError &problem) {
+        if (!first)
+          first = std::current_exception();
+        const Diagnostic &d = problem.diagnostics[0];
+        p.error = RunError{fmt::format("GPTC{:04}", int(d.code)), d.message};
+        p.exit = problem.exitCode();
+      }
+      prepared.push_back(std::move(p));
+    }
+    if (!valid)
+      std::rethrow_exception(first);
+    std::vector<std::string> changed;
+    for (size_t i = 0; i < e.runs.size(); ++i) {
+      const auto state = RunState::read(stateOf(e.runs[i]));
+      if (state && state->fingerprint != prepared[i].fingerprint && !isUnborn(i))
+        changed.push_back(e.runs[i].name);
+    }
+    if (!changed.empty())
+      throw UserError(ErrorCode::Contradiction,
+                      fmt::format("{} in {} {} made by other settings, another model file or another budget",
+                                  fmt::join(changed, ", "), request.dir, changed.size() == 1 ? "was" : "were"),
+                      "give changed runs other names, or the experiment another --out");
+    const std::string file = request.dir + "/" + kExperimentFile;
+    const nlohmann::json old = parseJsonOrDiscard(readTextFile(file, kConfigLimit).text);
+    if (part(old, "hash").is_string() && old["hash"] != e.hash)
+      request.say(fmt::format("{} has changed since: only runs with new names are done", e.file));
+    writeFileAtomically(
+        file,
+        nlohmann::ordered_json{{"schema", 1}, {"file", absolutePath(fs::path(e.file).filename())}, {"hash", e.hash}}
+                .dump(1) +
+            "\n");
+  }
+
+  /// Whether a run of this name failed before its first step: it may be mended.
+  bool isUnborn(size_t i) {
+    const RunResult *r = resultOf(request.experiment.runs[i].name);
+    return r && r->failed && r->steps == 0;
+  }
+
+  bool hasEnded(size_t i) {
+    const ExperimentRun &run = request.experiment.runs[i];
+    const RunResult *r = resultOf(run.name);
+    if (!r)
+      return false;
+    return !r->failed || (!request.retryFailed && r->settings == run.settings);
+  }
+
+  RunResult resultFor(const ExperimentRun &run) const {
+    RunResult r;
+    r.name = run.name, r.variant = run.variant, r.seed = run.seed, r.settings = run.settings;
+    r.budget = request.experiment.budget.str();
+    return r;
+  }
+
+  static RunResult failedBy(RunResult r, int code, RunError error) {
+    r.failed = true;
+    r.exit = code;
+    r.error = std::move(error);
+    return r;
+  }
+
+  static RunResult failedBy(RunResult r, const End &end) {
+    return failedBy(std::move(r), end.code,
+                    errorIn(end.output)
+                        .value_or(RunError{"", end.code > 128 ? fmt::format("ended by signal {} ({})", end.code - 128,
+                                                                            strsignal(end.code - 128))
+                                                              : fmt::format("ended with exit code {}", end.code)}));
+  }
+
+  /// Compiles a run's plan. nullopt if it was stopped.
+  std::optional<End> compile(const ExperimentRun &run, const std::string &plan, int64_t steps) {
+    std::vector<std::string> words = {gptc, "compile", request.experiment.model, "-o", plan};
+    for (const std::string &s : run.settings)
+      words.insert(words.end(), {"--set", s});
+    if (steps > 0)
+      words.insert(words.end(), {"--set", fmt::format("train.steps={}", steps)});
+    End end = children.run(words, folderOf(run) + "/compile.log");
+    return end.isStopped ? std::nullopt : std::optional(std::move(end));
+  }
+
+  /// The result of a run; nullopt if it was stopped and has not ended.
+  std::optional<RunResult> doRun(size_t i) {
+    const ExperimentRun &run = request.experiment.runs[i];
+    const Budget &budget = request.experiment.budget;
+    const std::string folder = folderOf(run), plan = folder + "/plan";
+    RunResult result = resultFor(run);
+    if (prepared[i].error)
+      return failedBy(result, prepared[i].exit, *prepared[i].error);
+    makeDirs(folder);
+    auto state = RunState::read(stateOf(run));
+    if (!state || state->fingerprint != prepared[i].fingerprint) {
+      removeTree(plan);
+      state = RunState{prepared[i].fingerprint, 0};
+      state->write(stateOf(run));
+    }
+    std::error_code e;
+    if (!fs::exists(plan + "/manifest.json", e)) {
+      int64_t steps = 0;
+      if (budget.kind == Budget::Kind::steps)
+        steps = budget.stepsFor(1);
+      else if (budget.kind == Budget::Kind::tokens)
+        steps = budget.stepsFor(double(prepared[i].config->train.globalBatchTokens));
+      else if (budget.kind == Budget::Kind::flops) {
+        const std::string other = folder + "/plan-of-flops";  // tells what a step takes
+        const std::optional<End> end = compile(run, other, 0);
+        if (!end || end->code != 0)
+          return end ? std::optional(failedBy(result, *end)) : std::nullopt;
+        steps = budget.stepsFor(flopsPerToken(*loadPlan(other).planned) *
+                                double(prepared[i].config->train.globalBatchTokens));
+        removeTree(other);
+      }
+      const std::optional<End> end = compile(run, plan, steps);
+      if (!end || end->code != 0)
+        return end ? std::optional(failedBy(result, *end)) : std::nullopt;
+    }
+    return train(run, plan, *state, prepared[i].config->train.globalBatchTokens, std::move(result));
+  }
+
+  std::optional<RunResult> train(const ExperimentRun &run, const std::string &plan, RunState state, int64_t batch,
+                                 RunResult result) {
+    const std::string folder = folderOf(run), log = folder + "/run.log";
+    const Plan loaded = loadPlan(plan);
+    const bool timed = request.experiment.budget.kind == Budget::Kind::seconds;
+    const double left = timed ? request.experiment.budget.amount - state.seconds : INFINITY;
+    End end;
+    if (left > 0) {
+      std::vector<std::string> words = {gptrun, plan, "--out-dir", folder};
+      if (request.threads)
+        words.insert(words.end(), {"--threads", std::to_string(request.threads)});
+      end = children.run(words, log, left);
+      state.seconds += end.seconds;
+      state.write(stateOf(run));
+    }
+    addLog(folder, result);
+    for (int64_t step : CheckpointStore(folder).steps())
+      result.steps = std::max(result.steps, step);
+    result.tokens = result.steps * batch;
+    result.seconds = state.seconds;
+    const bool whole = result.steps >= loaded.run.steps;
+    const bool timeIsUp = timed && (left <= 0 || end.isOutOfTime);
+    if (end.code == 0 && whole)
+      return result;
+    if (end.isStopped)
+      return std::nullopt;
+    if (timeIsUp && result.steps == 0)
+      return failedBy(
+          result, end.code,
+          {fmt::format("GPTC{:04}", int(ErrorCode::OutOfRange)),
+           fmt::format("no step was saved within the {:g} seconds of the budget", request.experiment.budget.amount)});
+    if (end.code != 0)
+      return failedBy(result, end);
+    if (!timeIsUp)  // somebody else has stopped gptrun in good order
+      return std::nullopt;
+    return loaded.run.valData.empty() ? result : evaluateAtEnd(run, plan, std::move(result));
+  }
+
+  /// Of a run that its seconds have ended between two evaluations.
+  std::optional<RunResult> evaluateAtEnd(const ExperimentRun &run, const std::string &plan, RunResult result) {
+    const std::string folder = folderOf(run);
+    const End end = children.run({gptrun, "eval", plan, "--out-dir", folder}, folder + "/run.log");
+    if (end.isStopped)
+      return std::nullopt;
+    if (end.code != 0)
+      return failedBy(result, end);
+    constexpr llvm::StringLiteral before = "val loss ";
+    const size_t at = end.output.find(before);
+    const double loss = at == std::string::npos ? NAN : std::strtod(end.output.c_str() + at + before.size(), nullptr);
+    if (std::isfinite(loss) && !(loss >= result.valLoss))
+      result.valLoss = loss, result.valStep = result.steps;
+    return result;
+  }
+
+  void record(const RunResult &result) {
+    if (RunResult *r = resultOf(result.name))
+      *r = result;
+    else
+      results.push_back(result);
+    writeResults(resultsFile(), results);
+  }
+
+  static std::string inWords(const RunResult &r) {
+    if (r.failed)
+      return fmt::format("      failed: {}{}", r.error.code.empty() ? "" : r.error.code + ": ", r.error.message);
+    return fmt::format("      {} steps, {}{:.4f}, {:.1f} s", r.steps, std::isfinite(r.valLoss) ? "val loss " : "loss ",
+                       std::isfinite(r.valLoss) ? r.valLoss : r.loss, r.seconds);
+  }
+};
+
+}  // namespace
+
+ExperimentReport runExperiment(const ExperimentRequest &request) { return Runner(request).go(); }
+
+}  // namespace gptc
