@@ -169,7 +169,7 @@ void experiment(const Options &o) {
 void addExperimentCommand(Command &app) {
   Command c = app.command("experiment", "Trains a grid or a list of variants of a model, and compares them");
   auto o = std::make_shared<Options>();
-  c.option("experiment", o->file, "Names a model, [grid] or [[variant]], seeds, and steps, tokens, flops or seconds")
+  c.option("file", o->file, "Names a model, [grid] or [[variant]], seeds, and steps, tokens, flops or seconds")
       .type("FILE.toml");
   c.option("--out", o->out, "Folder of all runs and of results.jsonl; what is done there is not done again")
       .type("DIR");
@@ -178,7 +178,7 @@ void addExperimentCommand(Command &app) {
   c.flag("--retry-failed", o->retry, "Goes on with runs that have failed");
   c.flag("--stop-on-failure", o->stopOnFailure, "Ends with the first run that fails");
   c.option("--compare", o->compared, "Two runs: the first step at which their logged losses differ")
-      .type("RUN")
+      .type("DIR")
       .values(2);
   c.flag("--json", o->json, "Prints JSON instead of a table");
   c.footer(

@@ -59,7 +59,8 @@ public:
     ::pthread_sigmask(SIG_BLOCK, &awaited, &before);
   }
   ~Children() {
-    (void)stopSignal();  // what came last must not end the process now
+    while (note(0)) {  // what came last must not end the process now
+    }
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   Children(const Children &) = delete;
@@ -153,6 +154,10 @@ private:
     ::_exit(127);
   }
 };
+
+RunError errorOf(const UserError &e) {
+  return {fmt::format("GPTC{:04}", int(e.diagnostics[0].code)), e.diagnostics[0].message};
+}
 
 std::string programBeside(const char *name) { return fs::read_symlink("/proc/self/exe").parent_path() / name; }
 
@@ -274,8 +279,7 @@ private:
       } catch (const UserError &problem) {
         if (!first)
           first = std::current_exception();
-        const Diagnostic &d = problem.diagnostics[0];
-        p.error = RunError{fmt::format("GPTC{:04}", int(d.code)), d.message};
+        p.error = errorOf(problem);
         p.exit = problem.exitCode();
       }
       prepared.push_back(std::move(p));
@@ -392,7 +396,13 @@ private:
   std::optional<RunResult> train(const ExperimentRun &run, const std::string &plan, RunState state, int64_t batch,
                                  RunResult result) {
     const std::string folder = folderOf(run), log = folder + "/run.log";
-    const Plan loaded = loadPlan(plan);
+    Plan loaded;
+    try {
+      loaded = loadPlan(plan);
+    } catch (const UserError &e) {
+      removeTree(plan);  // --retry-failed compiles it again
+      return failedBy(std::move(result), e.exitCode(), errorOf(e));
+    }
     const bool timed = request.experiment.budget.kind == Budget::Kind::seconds;
     const double left = timed ? request.experiment.budget.amount - state.seconds : INFINITY;
     End end;
