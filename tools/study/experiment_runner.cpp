@@ -54,8 +54,12 @@ public:
     usual.sa_handler = SIG_DFL;
     ::sigaction(SIGCHLD, &usual, nullptr);  // ignored, children would leave no status
     sigemptyset(&awaited);
-    for (int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD})
+    for (int number : {SIGINT, SIGTERM, SIGCHLD})
       sigaddset(&awaited, number);
+    struct sigaction closed{};
+    ::sigaction(SIGHUP, nullptr, &closed);
+    if (closed.sa_handler != SIG_IGN)  // nohup stays in force
+      sigaddset(&awaited, SIGHUP);
     ::pthread_sigmask(SIG_BLOCK, &awaited, &before);
   }
   ~Children() {
@@ -144,7 +148,7 @@ private:
     sigset_t none;
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    for (int number : {SIGINT, SIGTERM, SIGHUP})
+    for (int number : {SIGINT, SIGTERM})
       ::signal(number, SIG_DFL);
     const int input = ::open("/dev/null", O_RDONLY);
     ::dup2(input, STDIN_FILENO);
