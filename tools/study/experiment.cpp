@@ -61,8 +61,8 @@ public:
       reader->missing("model", "name the model file: model = \"model.toml\"");
     e.model = absolutePath(resolveBeside(model, file));
     readBudget(e.budget);
-    common = settingsOf(*reader, "set");
     readSeeds();
+    common = settingsOf(*reader, "set");
     readGrid();
     readVariants();
     if (!grid.empty() && doc.values.count("variant"))
