@@ -187,7 +187,7 @@ void ConfigReader::numbers(const char *key, std::vector<double> &out, unsigned c
     if (!(x >= least && x < most))
       return complain(key, ErrorCode::OutOfRange, fmt::format("{} holds {}", key, x),
                       fmt::format("must be at least {} and below {}", least, most));
-  out = xs;
+  out = std::move(xs);
 }
 
 void ConfigReader::integers(const char *key, std::vector<int64_t> &out, int64_t least, int64_t most) {

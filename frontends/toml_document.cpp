@@ -211,7 +211,7 @@ std::pair<std::string, TomlValue> parseSetting(const std::string &setting) {
   value.column = text.empty() ? eq + 2 : setting.find(text, eq) + 1;
   value.length = text.empty() ? 1 : text.size();
   standAt(v, value);
-  v.key = at;
+  v.key = std::move(at);
   v.key.column = setting.find(key.str()) + 1;
   v.key.length = key.size();
   return {key.str(), v};

@@ -226,7 +226,7 @@ std::string textOf(const PassUse &use) {
   std::string s = use.pass->name;
   if (use.options.values.empty())
     return s;
-  s += "{";
+  s += '{';
   for (const auto &[key, value] : use.options.values)
     s += fmt::format("{}{}={}", s.back() == '{' ? "" : ",", key, gptc::textOf(value));
   return s + "}";

@@ -7,6 +7,7 @@
 
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringRef.h"
 #include "llvm/TargetParser/Host.h"
 
 #include <algorithm>
@@ -28,7 +29,8 @@ int64_t cacheBytes(int level) {
       continue;
     if (l != level || type == "Instruction" || size.empty())
       continue;
-    int64_t n = std::atoll(size.c_str());
+    int64_t n = 0;
+    llvm::StringRef(size).consumeInteger(10, n);
     return n * (size.back() == 'M' ? 1 << 20 : size.back() == 'K' ? 1 << 10 : 1);
   }
   return 0;

@@ -78,7 +78,7 @@ public:
       v = *arithmetic64(BinaryOp::add, v, index(begin));
       v = define(v, phase.var->name, DType::i64);
     }
-    vars[phase.var.get()] = v;
+    vars[phase.var.get()] = std::move(v);
     body(phase.body);
     if (!isPart)
       line("letNextStart();");
@@ -632,7 +632,7 @@ private:
     if (extent.known && *extent.known <= 0)
       return;
     if (extent.known == 1) {
-      vars[s.var.get()] = from;
+      vars[s.var.get()] = std::move(from);
       return body(s.body);
     }
     if (!inThread && !pending.empty())
@@ -645,7 +645,7 @@ private:
       line("#pragma unroll");
     open(
         fmt::format("for ({0} {1} = {2}; {1} < {3}; ++{1})", typeOf(DType::i64, v.narrow), v.text, from.text, to.text));
-    vars[s.var.get()] = v;
+    vars[s.var.get()] = std::move(v);
     body(s.body);
     if (!inThread && !pending.empty())
       barrier();
@@ -664,7 +664,7 @@ private:
     for (int l : active)
       if (!end.empty())
         guards[l] = fmt::format("({} < {})", laneOf(base, l), end);
-    vars[s.var.get()] = base;
+    vars[s.var.get()] = std::move(base);
     body(s.body);
     width = 1;
     active = {0};

@@ -33,7 +33,7 @@ public:
       Seq out;
       Expr at = out.let("patch", round * threads + kir::ref(v));
       Body work = patch(at);
-      out.add(patches % threads ? Body{ifThen(lt(at, imm(patches)), std::move(work))} : work);
+      out.add(patches % threads ? Body{ifThen(lt(at, imm(patches)), work)} : work);
       return out.take();
     });
     around.add(loop(LoopKind::block_thread, v, imm(threads), {rounds}));

@@ -352,7 +352,7 @@ TEST(Hostile, FilesEndInCodedErrors) {
   };
   std::string deep = "x = ", dotted = "a";
   for (int i = 0; i < 5000; ++i) {
-    deep += "[";
+    deep += '[';
     dotted += ".a";
   }
   const std::string row = "[[observation]]\nmodel = \"" + sourceFile("examples/bloom-7b1.toml") + "\"\ngpus = 8\n";
