@@ -2,14 +2,14 @@
 
 #include "ir/random.h"
 #include "runtime/data/masking.h"
+#include "support/descriptors.h"
 #include "support/diagnostics.h"
 #include "support/labelled_file.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <glob.h>
-#include <sys/stat.h>
+#include <limits>
 
 namespace gptc {
 namespace {
@@ -19,6 +19,7 @@ constexpr uint32_t kOrderStream = 0xDA7A0001, kOffsetStream = 0xDA7A0002, kMaskS
 constexpr uint64_t kEvalSeed = 0;
 constexpr int kRounds = 6;
 constexpr size_t kHeaderBytes = 1024;
+constexpr size_t kManyFiles = 256;   // each is a descriptor, of which a process may have 1024 at first
 constexpr int64_t kPiece = 1 << 20;  // tokens per read when all are read
 constexpr int32_t kLlmcMagic = 20240520, kLlmcVersion = 1, kLlmcWideMagic = 20240801, kLlmcWideVersion = 7;
 
@@ -27,29 +28,6 @@ constexpr int32_t kLlmcMagic = 20240520, kLlmcVersion = 1, kLlmcWideMagic = 2024
 }
 
 }  // namespace
-
-std::vector<std::string> filesOf(const std::string &pattern, const std::string &key) {
-  struct stat st{};
-  if (::stat(pattern.c_str(), &st) == 0)
-    return {pattern};  // a file name may contain [ or *
-  glob_t g{};
-  std::vector<std::string> r;
-  if (::glob(pattern.c_str(), 0, nullptr, &g) == 0)
-    r.assign(g.gl_pathv, g.gl_pathv + g.gl_pathc);
-  ::globfree(&g);
-  if (r.empty())
-    throw UserError(ErrorCode::FileMissing, fmt::format("{}: no file {}", key, pattern),
-                    "make token files with `gptc data prepare FILES.. --out DIR`");
-  return r;
-}
-
-std::string nameInPattern(const std::string &path, const std::string &pattern) {
-  const size_t special = path == pattern ? pattern.size() : pattern.find_first_of("*?[\\");
-  const size_t slash = pattern.rfind('/', special);
-  const llvm::StringRef folder = llvm::StringRef(pattern).take_front(slash == std::string::npos ? 0 : slash + 1);
-  llvm::StringRef name = path;
-  return name.consume_front(folder) ? name.str() : path;
-}
 
 Permutation::Permutation(int64_t n, uint64_t seed, uint64_t epoch) : n(n), seed(seed), epoch(epoch) {
   unsigned bits = n > 1 ? std::bit_width(uint64_t(n - 1)) : 1;
@@ -75,32 +53,26 @@ int64_t Permutation::operator()(int64_t index) const {
 TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t vocab, int64_t blockSize,
                      int64_t minTokens, int64_t maskToken)
     : vocab(vocab), T(blockSize), maskToken(maskToken) {
-  for (const std::string &path : filesOf(pattern, key)) {
-    File f{path,
-           nameInPattern(path, pattern),
-           std::make_unique<InputFile>(path, key),
-           0,
-           2,
-           0,
-           epochWindows,
-           allWindows,
-           0,
-           0,
-           0};
+  const std::vector<std::string> paths = filesOf(pattern, key);
+  if (paths.size() > kManyFiles)
+    raiseDescriptorLimit();
+  for (const std::string &path : paths) {
+    File f{.path = path, .name = nameInPattern(path, pattern), .file = std::make_unique<InputFile>(path, key)};
+    if (const std::string index = megatronIndexBeside(path); !index.empty())
+      f.index = readMegatronIndex(index, path, f.file->size(), key);
     readFormat(f);
-    if (f.count < minTokens)
-      invalid(path,
-              fmt::format("{} tokens, and {} are needed ({})", f.count, minTokens,
-                          minTokens == T + 1 ? "block_size + 1" : "for one target"),
-              "use more text, or a smaller model.block_size");
-    // One window less than fits leaves room for any offset below T; a file too short for that keeps one window.
-    f.windows = std::max<int64_t>(1, (f.count - T) / T);
-    f.offsets = std::max<int64_t>(1, std::min(T, f.count - f.windows * T));
-    f.evalWindows = (f.count - 1 + T - 1) / T;
-    epochWindows += f.windows;
-    allWindows += f.evalWindows;
+    f.first = all;
+    all += f.count;
     files.push_back(std::move(f));
   }
+  if (all < minTokens)
+    invalid(files.size() == 1 ? files[0].path : pattern,
+            fmt::format("{} tokens, and {} are needed ({})", all, minTokens,
+                        minTokens == T + 1 ? "block_size + 1" : "for one target"),
+            "use more text, or a smaller model.block_size");
+  // One window less than fits leaves room for any offset below T; a set too short for that keeps one window.
+  epochWindows = std::max<int64_t>(1, (all - T) / T);
+  offsets = std::max<int64_t>(1, std::min(T, all - epochWindows * T));
 }
 
 void TokenData::readFormat(File &f) {
@@ -108,6 +80,12 @@ void TokenData::readFormat(File &f) {
   const size_t size = f.file->size();
   if (size == 0)
     invalid(f.path, "the file is empty", again);
+  if (f.index) {
+    f.width = f.index->width;
+    f.isSigned = f.index->isSigned;
+    f.count = f.index->tokens;
+    return;
+  }
   int32_t header[4] = {};
   if (size >= sizeof header && !f.file->read(0, header, sizeof header))
     invalid(f.path, "its header cannot be read", again);
@@ -134,6 +112,8 @@ void TokenData::readFormat(File &f) {
   if (magic == LabelledHeader::kMagic)
     invalid(f.path, "a file of texts with labels, which only a classifier learns",
             "name its labels.json: data.labels, or prepare the data without --labels");
+  if (std::memcmp(header, "MMIDIDX", 8) == 0)
+    invalid(f.path, "an index of Megatron-LM's, and no tokens", "name the .bin that belongs to it");
   if (std::memcmp(header, "\x93NUMPY", 6) == 0)
     invalid(f.path, "an array of NumPy's, with a header",
             "write its elements alone, as 16-bit numbers: array.astype('uint16').tofile(FILE)");
@@ -142,17 +122,10 @@ void TokenData::readFormat(File &f) {
   f.count = int64_t(size / 2);
 }
 
-int64_t TokenData::tokens() const {
-  int64_t n = 0;
-  for (const File &f : files)
-    n += f.count;
-  return n;
-}
-
 // Reads instead of mapping, because a signal would end the program if a mapped file were truncated.
 std::vector<char> TokenData::readBytes(const File &f, int64_t start, int64_t count) {
   std::vector<char> bytes(size_t(count) * f.width);
-  if (!f.file->read(f.start + size_t(start) * f.width, bytes.data(), bytes.size()))
+  if (count && !f.file->read(f.start + size_t(start) * f.width, bytes.data(), bytes.size()))
     invalid(f.path, fmt::format("tokens {} to {} cannot be read any more", start, start + count - 1),
             "do not change token files while they are in use; run again with the file whole");
   return bytes;
@@ -160,49 +133,77 @@ std::vector<char> TokenData::readBytes(const File &f, int64_t start, int64_t cou
 
 namespace {
 
-std::vector<uint32_t> tokensOf(const std::vector<char> &bytes, size_t width) {
-  std::vector<uint32_t> tokens(bytes.size() / width);
-  if (width == sizeof(uint32_t)) {
-    std::memcpy(tokens.data(), bytes.data(), bytes.size());
-    return tokens;
-  }
+template <typename T> std::vector<int64_t> widened(const std::vector<char> &bytes) {
+  std::vector<int64_t> tokens(bytes.size() / sizeof(T));
   for (size_t i = 0; i < tokens.size(); ++i) {
-    uint16_t t;
+    T t;
     std::memcpy(&t, bytes.data() + i * sizeof t, sizeof t);
-    tokens[i] = t;
+    tokens[i] = int64_t(t);
   }
   return tokens;
 }
 
-}  // namespace
-
-std::vector<uint32_t> TokenData::read(const File &f, int64_t start, int64_t count) {
-  return tokensOf(readBytes(f, start, count), f.width);
+std::vector<int64_t> tokensOf(const std::vector<char> &bytes, size_t width, bool isSigned) {
+  switch (width) {
+  case 1:
+    return isSigned ? widened<int8_t>(bytes) : widened<uint8_t>(bytes);
+  case 2:
+    return isSigned ? widened<int16_t>(bytes) : widened<uint16_t>(bytes);
+  case 4:
+    return isSigned ? widened<int32_t>(bytes) : widened<uint32_t>(bytes);
+  default:
+    return widened<int64_t>(bytes);
+  }
 }
 
-void TokenData::copy(const File &f, int64_t start, int64_t targets, int32_t *x, int32_t *y) const {
-  const std::vector<uint32_t> tokens = read(f, start, targets + 1);
-  requireKnown(f, start, tokens);
+/// What a vocabulary is compared with: a token that no vocabulary has is the largest.
+uint32_t sizeOf(int64_t token) {
+  constexpr uint32_t most = std::numeric_limits<uint32_t>::max();
+  return token < 0 || token > int64_t(most) ? most : uint32_t(token);
+}
+
+}  // namespace
+
+std::vector<int64_t> TokenData::read(const File &f, int64_t start, int64_t count) {
+  return tokensOf(readBytes(f, start, count), f.width, f.isSigned);
+}
+
+void TokenData::copy(int64_t start, int64_t targets, int32_t *x, int32_t *y) const {
+  std::vector<int64_t> tokens;
+  auto f = std::upper_bound(files.begin(), files.end(), start, [](int64_t at, const File &g) { return at < g.first; });
+  --f;  // the last file that begins at or before `start`: not an empty one
+  for (int64_t at = start - f->first; int64_t(tokens.size()) <= targets; ++f, at = 0) {
+    const std::vector<int64_t> part = read(*f, at, std::min(f->count - at, targets + 1 - int64_t(tokens.size())));
+    requireKnown(*f, at, part);
+    tokens.insert(tokens.end(), part.begin(), part.end());
+  }
   for (int64_t i = 0; i < targets; ++i) {
     x[i] = int32_t(tokens[i]);
     y[i] = int32_t(tokens[i + 1]);
   }
 }
 
-void TokenData::requireKnown(const File &f, int64_t start, const std::vector<uint32_t> &tokens) const {
-  const auto bad = std::find_if(tokens.begin(), tokens.end(), [most = limit()](uint32_t v) { return v >= most; });
+void TokenData::requireKnown(const File &f, int64_t start, const std::vector<int64_t> &tokens) const {
+  const auto bad =
+      std::find_if(tokens.begin(), tokens.end(), [most = limit()](int64_t v) { return v < 0 || v >= most; });
   if (bad == tokens.end())
     return;
   const int64_t at = start + (bad - tokens.begin());
+  if (*bad < 0)
+    throw UserError(ErrorCode::TokenOutOfRange,
+                    fmt::format("{}: token {} at position {} is negative", f.path, *bad, at),
+                    "prepare the data with the model's own tokenizer");
   if (*bad < vocab)
     throw UserError(ErrorCode::TokenOutOfRange,
                     fmt::format("{}: token {} at position {} is the encoder's [MASK], the last of a vocabulary of {}",
                                 f.path, *bad, at, vocab),
-                    fmt::format("set model.vocab_size to {}, one more than the text has tokens", int64_t(*bad) + 2));
+                    fmt::format("set model.vocab_size to {}, one more than the text has tokens", *bad + 2));
+  const std::string own = "prepare the data with the model's own tokenizer";
   throw UserError(ErrorCode::TokenOutOfRange,
                   fmt::format("{}: token {} at position {} is beyond the vocabulary of {}", f.path, *bad, at, vocab),
-                  fmt::format("set model.vocab_size to at least {}, or prepare the data with the model's own tokenizer",
-                              int64_t(*bad) + (maskToken < 0 ? 1 : 2)));
+                  *bad > std::numeric_limits<int32_t>::max()
+                      ? own
+                      : fmt::format("set model.vocab_size to at least {}, or {}", *bad + (maskToken < 0 ? 1 : 2), own));
 }
 
 void TokenData::checkTokens() const {
@@ -227,11 +228,20 @@ TokenData::Content TokenData::content(size_t i, const std::atomic<bool> &givenUp
   for (int64_t start = 0; start < f.count && !givenUp; start += kPiece) {
     const std::vector<char> bytes = readBytes(f, start, std::min(kPiece, f.count - start));
     h.update(bytes.data(), bytes.size());
-    for (uint32_t t : tokensOf(bytes, f.width))
-      r.largest = std::max(r.largest, t);
+    for (int64_t t : tokensOf(bytes, f.width, f.isSigned))
+      r.largest = std::max(r.largest, sizeOf(t));
   }
   r.hash = h.finish();
   return r;
+}
+
+FileStamp TokenData::stamp(size_t i) const {
+  FileStamp s = files[i].file->stamp();
+  if (const auto &index = files[i].index) {  // another index makes other tokens of the same bytes
+    s.modified = std::max(s.modified, index->stamp.modified);
+    s.changed = std::max(s.changed, index->stamp.changed);
+  }
+  return s;
 }
 
 std::vector<std::string> TokenData::paths() const {
@@ -252,9 +262,9 @@ void TokenData::requireNarrowTokens() const {
   constexpr int64_t least = 64, most = 4096;
   for (const File &f : files) {
     const int64_t n = std::min(most, f.count) & ~int64_t(1);
-    if (f.start > 0 || n < least)  // a header tells the format
+    if (f.start > 0 || f.index || n < least)  // a header or an index tells the format
       continue;
-    const std::vector<uint32_t> tokens = read(f, 0, n);
+    const std::vector<int64_t> tokens = read(f, 0, n);
     bool low = false, high = false;
     for (size_t i = 0; i < tokens.size(); i += 2) {
       low |= tokens[i] != 0;
@@ -271,12 +281,8 @@ void TokenData::requireNarrowTokens() const {
 void TokenData::window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const {
   const uint64_t epoch = g / epochWindows;
   int64_t w = Permutation(epochWindows, seed, epoch)(g % epochWindows);
-  size_t i = files.size() - 1;
-  while (files[i].firstWindow > w)
-    --i;
-  const File &f = files[i];
-  uint64_t offset = randomBits(randomKey(seed, epoch, kOffsetStream, i), 0) % f.offsets;
-  copy(f, offset + (w - f.firstWindow) * T, T, x, y);
+  const uint64_t offset = randomBits(randomKey(seed, epoch, kOffsetStream, 0), 0) % offsets;
+  copy(int64_t(offset) + w * T, T, x, y);
   if (maskToken >= 0)
     maskTokens(randomKey(seed, 0, kMaskStream, g), T, int32_t(maskToken), x, y);
 }
@@ -291,14 +297,10 @@ int64_t TokenData::targets(uint64_t seed, int64_t first, int64_t count) const {
 }
 
 int64_t TokenData::evalWindow(int64_t w, int32_t *x, int32_t *y) const {
-  size_t i = files.size() - 1;
-  while (files[i].firstEvalWindow > w)
-    --i;
-  const File &f = files[i];
-  int64_t start = (w - f.firstEvalWindow) * T, targets = std::min(T, f.count - 1 - start);
+  int64_t start = w * T, targets = std::min(T, all - 1 - start);
   // If an encoder's last window is short, the preceding text serves as context.
   const int64_t before = maskToken < 0 ? 0 : std::min(start, T - targets), text = before + targets;
-  copy(f, start - before, text, x, y);
+  copy(start - before, text, x, y);
   std::fill(x + text, x + T, maskToken < 0 ? 0 : int32_t(maskToken));
   std::fill(y + text, y + T, -1);
   if (maskToken >= 0) {

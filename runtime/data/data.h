@@ -1,11 +1,12 @@
 // Token files in nanoGPT's format (raw little-endian uint16) and llm.c's two, which have a header of 256 int32: magic,
 // version, number of tokens. 20240520, version 1: uint16 tokens; 20240801, version 7: uint32 tokens, for vocabularies
 // beyond 65536. The fourth number of a header holds the upper half of a count beyond 2^31 - 1, where llm.c's files end
-// and have 0. A data set may have many files; a window never crosses a file boundary.
+// and have 0. Megatron-LM's, whose format an index says (runtime/data/megatron_index.h). A data set may have many
+// files, of several formats: one stream, in the order of their names. Where it is cut into files changes nothing.
 //
-// Training order. In every epoch each file is cut into windows of T tokens (plus one for the last target), starting at
-// a random offset per epoch and file; a random permutation orders all windows. The window of global sequence number g
-// is a pure function of (seed, g), so a resumed run needs no state to continue with the same data.
+// Training order. In every epoch the stream is cut into windows of T tokens (plus one for the last target), starting at
+// a random offset per epoch; a random permutation orders all windows. The window of global sequence number g is a pure
+// function of (seed, g), so a resumed run needs no state to continue with the same data.
 //
 // Objectives. A decoder's targets are the following tokens. An encoder's are masked tokens (runtime/data/masking.h),
 // drawn anew for every global sequence number, but fixed for evaluation. They are made here rather than in the graph,
@@ -13,12 +14,14 @@
 // runs.
 #pragma once
 
+#include "runtime/data/megatron_index.h"
 #include "runtime/data/training_data.h"
 #include "support/files.h"
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,25 +42,26 @@ private:
 
 class TokenData final : public TrainingData {
 public:
-  /// Opens every file that `pattern` (a path or glob) names. `key`: the key of model.toml, for messages. `maskToken`:
+  /// Opens every file that `pattern` names, as filesOf says. `key`: the key of model.toml, for messages. `maskToken`:
   /// an encoder's [MASK], the last id of the vocabulary; -1 for a decoder. Throws UserErrors FileMissing, and
-  /// DataInvalid for empty, truncated or odd-sized files, unknown headers, and files of fewer than `minTokens` tokens.
+  /// DataInvalid for empty, truncated or odd-sized files, unknown headers, indices that do not fit, and fewer than
+  /// `minTokens` tokens.
   TokenData(const std::string &pattern, const std::string &key, int64_t vocab, int64_t blockSize, int64_t minTokens,
             int64_t maskToken = -1);
 
   /// Tokens of all files.
-  int64_t tokens() const;
+  int64_t tokens() const { return all; }
   /// Writes training window g: x[T] and its targets y[T], -1 for none. Throws UserError(TokenOutOfRange), naming file
   /// and position, or DataInvalid if a file has become shorter.
   void window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const;
   void trainingRow(uint64_t seed, int64_t g, const SequenceRow &row) const override { window(seed, g, row.x, row.y); }
   int64_t targets(uint64_t seed, int64_t first, int64_t count) const override;
 
-  /// Number of consecutive, non-overlapping windows that cover the set, including a partial last window per file.
-  int64_t evalWindows() const override { return allWindows; }
+  /// Number of consecutive, non-overlapping windows that cover the set, including a partial last window.
+  int64_t evalWindows() const override { return (all - 1 + T - 1) / T; }
   /// Writes window i of those and returns its number of targets. A partial window is filled with targets of -1: a
   /// decoder's with token 0 after the text, where it cannot see it; an encoder's with the preceding text and, if the
-  /// file is shorter than a window, [MASK] after it.
+  /// set is shorter than a window, [MASK] after it.
   int64_t evalWindow(int64_t i, int32_t *x, int32_t *y) const;
   int64_t evalRow(int64_t i, const SequenceRow &row) const override { return evalWindow(i, row.x, row.y); }
   void emptyRow(const SequenceRow &row) const override;
@@ -69,7 +73,7 @@ public:
   std::vector<std::string> paths() const override;
   std::vector<std::string> names() const override;
   int64_t tokens(size_t i) const override { return files[i].count; }
-  FileStamp stamp(size_t i) const override { return files[i].file->stamp(); }
+  FileStamp stamp(size_t i) const override;
   Content content(size_t i, const std::atomic<bool> &givenUp) const override;
   void requireLargest(size_t i, uint32_t largest) const override;
   std::string sampledFingerprint() const override;
@@ -78,28 +82,32 @@ private:
   struct File {
     std::string path, name;
     std::unique_ptr<InputFile> file;
-    size_t start;  // byte of the first token
-    size_t width;  // bytes of a token: 2 or 4
-    int64_t count;
-    int64_t firstWindow, firstEvalWindow;  // number of windows in earlier files
-    int64_t windows, evalWindows;
-    int64_t offsets;  // number of possible epoch offsets, in tokens
+    std::optional<MegatronIndex> index = std::nullopt;
+    size_t start = 0;       // byte of the first token
+    size_t width = 2;       // bytes of a token: 1, 2, 4 or 8
+    bool isSigned = false;  // of 8 bytes always
+    int64_t first = 0;      // tokens of earlier files
+    int64_t count = 0;
   };
-  /// Finds out a file's format from its header: `start`, `width` and `count`. Throws UserError(DataInvalid).
+  /// Finds out a file's format from its index or header: `start`, `width` and `count`. Throws UserError(DataInvalid).
   static void readFormat(File &f);
   /// Reads the bytes of `count` tokens from `start`, which the file had when it was opened. Throws
   /// UserError(DataInvalid) if it has them no more.
   static std::vector<char> readBytes(const File &f, int64_t start, int64_t count);
   /// Reads tokens like readBytes.
-  static std::vector<uint32_t> read(const File &f, int64_t start, int64_t count);
+  static std::vector<int64_t> read(const File &f, int64_t start, int64_t count);
   /// Throws UserError(TokenOutOfRange) if one of the tokens, read from `start` on, is not in the vocabulary.
-  void requireKnown(const File &f, int64_t start, const std::vector<uint32_t> &tokens) const;
+  void requireKnown(const File &f, int64_t start, const std::vector<int64_t> &tokens) const;
   /// Checks all tokens of a file, read in pieces.
   void checkTokens(const File &f) const;
   int64_t limit() const { return maskToken < 0 ? vocab : maskToken; }
-  void copy(const File &f, int64_t start, int64_t targets, int32_t *x, int32_t *y) const;
+  /// Writes `targets` tokens from `start` on, and those that follow each.
+  void copy(int64_t start, int64_t targets, int32_t *x, int32_t *y) const;
   std::vector<File> files;
-  int64_t vocab, T, maskToken, epochWindows = 0, allWindows = 0;
+  int64_t vocab, T, maskToken;
+  int64_t all = 0;           // tokens of all files
+  int64_t epochWindows = 0;  // of training
+  int64_t offsets = 1;       // number of possible epoch offsets, in tokens
 };
 
 }  // namespace gptc

@@ -69,8 +69,10 @@ public:
   virtual std::string sampledFingerprint() const { return ""; }
 };
 
-/// The files that `pattern`, a path or a glob, names. `key`: the key of model.toml, for messages. Throws
-/// UserError(FileMissing) if there is none.
+/// The files that `pattern` names, by name in the order of bytes: a file; the *.bin of a folder; PREFIX, of a
+/// PREFIX.bin with PREFIX.idx; or a glob, of which an index means its .bin. `key`: the key of model.toml, for messages.
+/// Throws UserErrors FileMissing if there is none, and DataInvalid if a folder has files for training and for
+/// validation.
 std::vector<std::string> filesOf(const std::string &pattern, const std::string &key);
 /// The path relative to the folder in the pattern, which stays the same if the data is moved.
 std::string nameInPattern(const std::string &path, const std::string &pattern);
