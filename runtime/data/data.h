@@ -73,6 +73,7 @@ public:
   std::vector<std::string> paths() const override;
   std::vector<std::string> names() const override;
   int64_t tokens(size_t i) const override { return files[i].count; }
+  int64_t firstToken(size_t i) const override { return files[i].first; }
   FileStamp stamp(size_t i) const override;
   Content content(size_t i, const std::atomic<bool> &givenUp) const override;
   void requireLargest(size_t i, uint32_t largest) const override;

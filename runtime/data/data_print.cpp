@@ -42,21 +42,25 @@ int64_t wallClock() {
 std::string DataPrint::str() const {
   std::string text = "data 1\n";
   for (const FilePrint &f : files)
-    text += fmt::format("{} {} {} {}\n", f.name.size(), f.name, f.tokens, f.hash);
+    text += fmt::format("{} {} {} {}{}\n", f.name.size(), f.name, f.tokens, f.hash,
+                        f.first > 0 ? fmt::format(" {}", f.first) : "");
   return blake3(text + tokenizer);
 }
 
 nlohmann::ordered_json jsonOf(const std::vector<FilePrint> &files) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const FilePrint &f : files)
+  for (const FilePrint &f : files) {
     all.push_back({{"name", f.name}, {"tokens", f.tokens}, {"blake3", f.hash}});
+    if (f.first > 0)
+      all.back()["first"] = f.first;
+  }
   return all;
 }
 
 std::vector<FilePrint> filePrintsOf(const nlohmann::ordered_json &files) {
   std::vector<FilePrint> all;
   for (const auto &f : files)
-    all.push_back({f.at("name"), f.at("tokens"), f.at("blake3")});
+    all.push_back({f.at("name"), f.at("tokens"), f.at("blake3"), f.value("first", int64_t(0))});
   return all;
 }
 
@@ -71,6 +75,9 @@ std::string differenceOf(const DataPrint &there, const DataPrint &here, llvm::Ar
       return fmt::format("{} has {} tokens and had {}", paths[i], is.tokens, was.tokens);
     if (was.hash != is.hash)
       return fmt::format("{} has other tokens, though as many", paths[i]);
+    if (was.first != is.first)
+      return fmt::format("{} goes on where {} ends, and its windows come in another order than then", paths[i],
+                         paths[i - 1]);
   }
   if (there.files.size() < here.files.size())
     return fmt::format("{} is new: there were {} files and are {}", paths[there.files.size()], there.files.size(),
@@ -161,7 +168,7 @@ DataPrint DataHasher::print() {
   const std::vector<std::string> paths = data.paths(), names = data.names();
   for (size_t i = 0; i < contents.size(); ++i) {
     data.requireLargest(i, contents[i].largest);
-    r.files.push_back({names[i], data.tokens(i), contents[i].hash});
+    r.files.push_back({names[i], data.tokens(i), contents[i].hash, data.firstToken(i)});
   }
   if (!tokenizer.empty())
     try {

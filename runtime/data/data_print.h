@@ -21,7 +21,8 @@ class TrainingData;
 struct FilePrint {
   std::string name;  // relative to the folder that holds all files, as in the plan
   int64_t tokens = 0;
-  std::string hash;  // BLAKE3 of the tokens, independent of the file format
+  std::string hash;   // BLAKE3 of the tokens, independent of the file format
+  int64_t first = 0;  // place of its first token in the stream of all files; not in checkpoints of before there was one
   bool operator==(const FilePrint &) const = default;
 };
 

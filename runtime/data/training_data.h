@@ -55,6 +55,8 @@ public:
   virtual std::vector<std::string> paths() const = 0;
   virtual std::vector<std::string> names() const = 0;
   virtual int64_t tokens(size_t i) const = 0;
+  /// The place of its first token where all files are one stream.
+  virtual int64_t firstToken(size_t) const { return 0; }
   virtual FileStamp stamp(size_t i) const = 0;
   struct Content {
     std::string hash;  // BLAKE3 of all that trains

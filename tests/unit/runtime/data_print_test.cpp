@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 using namespace gptc;
@@ -87,6 +88,14 @@ TEST_F(DataPrints, AreOfNamesAndOrderButNotOfTheFolder) {
   fs::rename(dir / "two/a.bin", dir / "two/c.bin");
   EXPECT_EQ(difference(before, "two/*.bin"), (dir / "two/b.bin") + " stands in the place of a.bin, as file 1 of 2");
   EXPECT_NE(print("two/*.bin").str(), before.str());
+  // Files that were no stream: their windows came in another order.
+  DataPrint apart = print("two/*.bin");
+  EXPECT_GT(apart.files[1].first, 0);
+  apart.files[1].first = 0;
+  EXPECT_EQ(difference(apart, "two/*.bin"), (dir / "two/c.bin") + " goes on where " + (dir / "two/b.bin") +
+                                                " ends, and its windows come in another order than then");
+  EXPECT_NE(print("two/*.bin").str(), apart.str());
+  EXPECT_EQ(filePrintsOf(jsonOf(print("two/*.bin").files)), print("two/*.bin").files);
   // The same tokens in the other format are the same data.
   std::vector<int32_t> header(256, 0);
   header[0] = 20240520, header[1] = 1, header[2] = 200;
