@@ -17,6 +17,7 @@ int main(int argc, char **argv) {
     gptc::addQuantizeCommand(app);
     gptc::addExplainCommand(app);
     gptc::addCertifyCommands(app);
+    gptc::addReportCommand(app);
     gptc::addBenchCommand(app);
     gptc::addTuneCommand(app);
     gptc::addExperimentCommand(app);

@@ -14,6 +14,7 @@ void addExportCommand(Command &app);
 void addQuantizeCommand(Command &app);
 /// `gptc certify` and `gptc verify`.
 void addCertifyCommands(Command &app);
+void addReportCommand(Command &app);
 void addBenchCommand(Command &app);
 /// The measurements of `gptc bench`.
 void addMeasurements(Command &bench);
