@@ -1,4 +1,5 @@
 // gptc report: what it reads of runs, draws and writes.
+#include "tests/support/eventually.h"
 #include "tests/support/harness.h"
 #include "tests/support/oracles.h"
 #include "tests/support/whole_run.h"
@@ -8,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 
 using namespace e2e;
@@ -227,6 +229,27 @@ TEST_F(ReportTest, WhatIsNoRunIsRefused) {
   const std::string old = report({run});
   expectRefused({run, w.path("nowhere"), "-o", w.path("r.html")}, 3, "nowhere");
   EXPECT_EQ(readFile(w.path("r.html")), old);
+}
+
+TEST_F(ReportTest, FollowsARun) {
+  const std::string run = folder("run", stepLine(1, "4.5")), file = w.path("r.html");
+  auto shows = [&](const std::string &word) {
+    return gptc::test::eventually([&] { return fs::exists(file) && readFile(file).find(word) != std::string::npos; });
+  };
+  Process watching = w.start("gptc", {"report", run, "--watch", "-o", file});
+  ASSERT_TRUE(shows("<td>4.5</td>"));
+  EXPECT_NE(readFile(file).find("http-equiv=\"refresh\""), std::string::npos);
+  writeFile(run + "/log.jsonl", stepLine(1, "4.5") + stepLine(2, "3.125"));
+  EXPECT_TRUE(shows("<td>3.125</td>"));
+  // A run that starts over moves its log away: the report stays.
+  fs::rename(run + "/log.jsonl", run + "/old.jsonl");
+  writeFile(run + "/log.jsonl", stepLine(1, "7.75"));
+  EXPECT_TRUE(shows("<td>7.75</td>"));
+  EXPECT_FALSE(watching.hasEnded());
+  ::kill(watching.pid(), SIGTERM);
+  EXPECT_EQ(watching.wait().code, 0);
+  EXPECT_EQ(readFile(file).find("http-equiv=\"refresh\""), std::string::npos) << "the last one stays";
+  EXPECT_NE(readFile(file).find("<td>7.75</td>"), std::string::npos);
 }
 
 TEST_F(ReportTest, ABrowserShowsItOnAPhone) {

@@ -1,4 +1,5 @@
 // gptc report: what runs did, as one HTML file.
+#include "runtime/train/stop_signals.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "tools/commands/command_line.h"
@@ -7,17 +8,23 @@
 
 #include "llvm/ADT/StringRef.h"
 
+#include <chrono>
+#include <cstdio>
 #include <filesystem>
+#include <thread>
 
 namespace gptc {
 
 namespace {
 
 constexpr size_t mostRuns = 64;
+constexpr std::chrono::milliseconds betweenLooks{500};
+constexpr int refreshSeconds = 5;
 
 struct ReportOptions {
   std::vector<std::string> runs;
   std::string out = "report.html";
+  bool watch = false;
 };
 
 /// Throws UserError(Usage) for a file that is no report: a log that is named by mistake must not be lost.
@@ -32,19 +39,64 @@ void requireReplaceable(const std::string &file) {
                     "choose another file by --out, or remove it");
 }
 
+std::vector<RunRecord> readAll(const std::vector<std::string> &folders) {
+  std::vector<RunRecord> runs;
+  for (const std::string &folder : folders)
+    runs.push_back(readRun(folder));
+  return runs;
+}
+
+/// What changes when a run writes.
+std::string signOf(const std::vector<std::string> &folders) {
+  namespace fs = std::filesystem;
+  std::string sign;
+  for (const std::string &folder : folders)
+    for (const char *name : {"log.jsonl", "forecast.jsonl", "checkpoints"}) {
+      std::error_code e;
+      const auto time = fs::last_write_time(folder + "/" + name, e).time_since_epoch().count();
+      const auto size = fs::file_size(folder + "/" + name, e);
+      sign += fmt::format("{} {} ", time, size);
+    }
+  return sign;
+}
+
+/// Writes the report again whenever `sign`, which was taken before it was written last, changes, until a signal asks to
+/// stop; then once more, as one that stays.
+void watch(const ReportOptions &o, std::string sign) {
+  const StopSignals signals(false);
+  for (bool isLast = false; !isLast;) {
+    isLast = StopSignals::asked();
+    if (const std::string now = signOf(o.runs); now != sign || isLast) {
+      sign = now;
+      try {
+        writeFileAtomically(o.out, reportOf(readAll(o.runs), isLast ? 0 : refreshSeconds));
+      } catch (const UserError &e) {
+        // A run that starts over moves its log aside for a moment. What cannot be written ends the command.
+        if (e.diagnostics[0].code != ErrorCode::FileMissing && e.diagnostics[0].code != ErrorCode::DataInvalid)
+          throw;
+      }
+    }
+    if (!isLast)
+      std::this_thread::sleep_for(betweenLooks);
+  }
+}
+
 void report(const ReportOptions &o) {
   if (o.runs.size() > mostRuns)
     throw UserError(ErrorCode::Usage, fmt::format("{} runs are too many for a report", o.runs.size()),
                     fmt::format("{} at most", mostRuns));
   requireReplaceable(o.out);
-  std::vector<RunRecord> runs;
-  for (const std::string &folder : o.runs)
-    runs.push_back(readRun(folder));
-  writeFileAtomically(o.out, reportOf(runs));
+  const std::string sign = signOf(o.runs);
+  const std::vector<RunRecord> runs = readAll(o.runs);
+  writeFileAtomically(o.out, reportOf(runs, o.watch ? refreshSeconds : 0));
   for (const RunRecord &run : runs)
     for (const std::string &note : run.notes)
       fmt::print("note: {}: {}\n", run.folder, note);
-  fmt::print("{}: {} run{}\n", o.out, runs.size(), runs.size() == 1 ? "" : "s");
+  fmt::print("{}: {} run{}{}\n", o.out, runs.size(), runs.size() == 1 ? "" : "s",
+             o.watch ? ", written again when they change; Ctrl-C ends that" : "");
+  std::fflush(stdout);
+  if (o.watch)
+    watch(o, sign);
 }
 
 }  // namespace
@@ -54,6 +106,7 @@ void addReportCommand(Command &app) {
   Command c = app.command("report", "Writes one HTML file with curves and differences of runs");
   c.option("RUN", o->runs, "Folders of runs: out_dir of model.toml").type("FOLDER").required();
   c.option("-o,--out", o->out, "File to write").type("FILE.html").showDefault();
+  c.flag("--watch", o->watch, "Writes it again whenever a run has logged more, until Ctrl-C; a browser follows");
   c.run([o] { report(*o); });
 }
 
