@@ -123,6 +123,10 @@ TEST(Chart, LogarithmicWhereARatioIsLarge) {
   EXPECT_FALSE(isLog(0, 11));
   EXPECT_FALSE(isLog(-1, 30));
   EXPECT_EQ(evenTicks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  const std::string rates = chart("Rate", {{"red", {{0, 0}, {1, 2e-4}}}}, ChartScale::fromZero);
+  EXPECT_NE(rates.find(">5e-05<"), std::string::npos) << rates;
+  const std::string flat = chart("Loss", {{"red", {{0, 3.2}, {1, 3.2004}}}}, ChartScale::linear);
+  EXPECT_NE(flat.find(">3.2001<"), std::string::npos) << flat;
   EXPECT_EQ(shortNumber(1500000), "1.5M");
   EXPECT_EQ(shortNumber(12000), "12000");
   EXPECT_EQ(shortNumber(0.25), "0.25");

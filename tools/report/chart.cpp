@@ -66,7 +66,8 @@ std::vector<std::pair<double, std::string>> marksOf(const Axis &a, int count) {
   const std::vector<double> ticks = evenTicks(a.low, a.high, count);
   const double apart = ticks.size() > 1 ? ticks[1] - ticks[0] : 0;
   // As many digits as tell neighbours apart.
-  const bool isPlain = apart >= 1e-5 && apart < 1 && std::abs(a.high) < 1e4 && std::abs(a.low) < 1e4;
+  const double most = std::max(std::abs(a.low), std::abs(a.high));
+  const bool isPlain = apart >= 1e-7 && apart < 1 && most < 1e4 && (apart >= 1e-4 || most >= 100 * apart);
   const int digits = isPlain ? int(std::ceil(-std::log10(apart) - 1e-9)) : 0;
   for (double t : ticks)
     marks.push_back({t, isPlain ? fmt::format("{:.{}f}", t, digits) : shortNumber(t)});

@@ -183,7 +183,7 @@ void takeManifest(RunRecord &run, const json &manifest) {
     if (value.is_string())
       run.settings["model." + key] = value.get<std::string>();
   if (const auto &name = part(manifest, "optimizer"); name.is_string())
-    run.settings["optimizer.name"] = name.get<std::string>();
+    run.settings["optimizer.name"] = name.dump();  // in quotes, as --set has it
   if (const auto &data = part(manifest, "data"); data.is_string())
     run.settings["hash of the training data"] = data.get<std::string>().substr(0, hashDigits);
 }

@@ -30,7 +30,7 @@ p{margin:.4rem 0}.dim{color:var(--dim)}.note{border-left:4px solid #d98a00;paddi
 .wide{overflow-x:auto}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:.3rem .7rem;border-bottom:1px solid var(--grid);text-align:right;overflow-wrap:normal;vertical-align:top}
-th{font-weight:600}th:first-child,td:first-child,.left td{text-align:left}
+th{font-weight:600}td:first-child{white-space:nowrap}th:first-child,td:first-child,.left td{text-align:left}
 .charts{display:grid;gap:.8rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,24rem),1fr))}
 figure{margin:0;min-width:0;padding:.5rem;background:var(--card);border-radius:.5rem}
 svg{display:block;width:100%;height:auto}svg text{fill:currentColor}svg>rect:first-of-type{fill:none}
