@@ -288,7 +288,7 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   const int64_t prefill = std::min<int64_t>(64, c.blockSize);
   sayFacts(*m, config);
   Parameters declarations(*m, c);
-  declarations.declare(!options.embed && !c.labels, options.embed ? options.labels : c.labels);
+  declarations.declare((!options.embed || options.fills) && !c.labels, options.embed ? options.labels : c.labels);
   applyGroups(config, *m);
   applyEightBits(config, *m);
   if (config.precision.compute == "fp16")
@@ -296,6 +296,8 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   if (options.embed) {
     for (int64_t tokens = 16, before = 0; before < c.blockSize; before = tokens, tokens *= 2)
       buildEmbed(*m, config, options, tokens);
+    if (options.fills)
+      buildFill(*m, config, options);
     if (options.labels)
       buildLabels(*m, config, options);
     return m;

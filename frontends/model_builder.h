@@ -44,15 +44,18 @@
 //       N = 16, 32, ... up to the least that is at least T. What the last norm gives for each token of texts that
 //       stand one after the other: token i is at positions[i] < T of its text, which takes tokens documents[0,i,0] to
 //       documents[0,i,1] - 1. A token that is none is a text of its own. There are no parameters of a head.
+// and with BuildOptions::fills, of an encoder that learns tokens, its head:
+//   @fill(%x: f32[16,C]) -> f32[16,V]
+//       Logits of the tokens in 16 places, by what @embed_N gives for [MASK] there.
 // and with BuildOptions::labels = L > 0 that of a classifier:
 //   @labels(%x: f32[16,C]) -> f32[16,L]
 //       Logits of the labels of 16 texts by a vector of each. In BERT's form (Devlin et al. 2019) that of the first
 //       token: classifier(tanh(pooler.dense x)). In ModernBERT's (Warner et al. 2024), without norms behind the
 //       residual sums, what model.classifier_pooling says: classifier(head.norm(act(head.dense x))).
-// If there are several token types, @embed_N then has a fourth argument %types: i32[1,N], the row of wtt for each
-// token, by which the model tells the two texts of a pair apart.
-// A model with model.labels = L > 0 learns the labels of texts, one text or pair a sequence. It has that classifier in
-// place of the head, no [MASK], and these functions of training:
+// With either, if there are several token types, @embed_N has a fourth argument %types: i32[1,N], the row of wtt for
+// each token, by which the model tells the two texts of a pair apart. A model with model.labels = L > 0 learns the
+// labels of texts, one text or pair a sequence. It has that classifier in place of the head, no [MASK], and these
+// functions of training:
 //   @forward(%x: i32[B,T], %y: i32[B,1], %documents: i64[B,T,2], %types: i32[B,T], %seq0: i64[]) -> f32[]
 //       Sum of the negative log likelihoods of the labels y, with dropout, also of what the pooler gives. The text of
 //       sequence b is tokens 0 to documents[b,0,1] - 1; tokens behind it are none: no token of the text sees them, and
@@ -97,6 +100,8 @@ struct BuildOptions {
   int64_t slots = 0;
   /// Not the functions of training but @embed_N.
   bool embed = false;
+  /// With `embed`, of an encoder that learns tokens: @fill.
+  bool fills = false;
   /// With `embed`, of a model of the family bert: @labels of so many labels; 0: no classifier.
   int64_t labels = 0;
 };

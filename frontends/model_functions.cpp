@@ -132,11 +132,18 @@ public:
     Value *tok = f->body.addArg(Type(DType::i32, {1, tokens}), "tok");
     Value *positions = f->body.addArg(Type(DType::i64, {tokens}), "positions");
     documents = f->body.addArg(Type(DType::i64, {1, tokens, 2}), "documents");
-    if (options.labels && c.tokenTypes > 1)
+    if ((options.labels || options.fills) && c.tokenTypes > 1)
       types = f->body.addArg(Type(DType::i32, {1, tokens}), "types");
     Value *h = finalNorm(hidden(tok, positions));
     at("");
     b.ret({h});
+  }
+
+  void buildFill() {
+    Value *x = f->body.addArg(Type(DType::f32, {16, c.nEmbd}), "x");
+    x = head(x);
+    at("");
+    b.ret({x});
   }
 
   void buildLabels() {
@@ -572,6 +579,10 @@ void buildScore(Module &m, const Config &config, const BuildOptions &options, in
 void buildEmbed(Module &m, const Config &config, const BuildOptions &options, int64_t tokens) {
   const std::string name = fmt::format("embed_{}", tokens);
   FunctionBuilder(m, config, options, name.c_str()).buildEmbed(tokens);
+}
+
+void buildFill(Module &m, const Config &config, const BuildOptions &options) {
+  FunctionBuilder(m, config, options, "fill").buildFill();
 }
 
 void buildLabels(Module &m, const Config &config, const BuildOptions &options) {

@@ -24,6 +24,9 @@ void buildStep(Module &m, const Config &config, const BuildOptions &options, int
 /// Adds @embed_N for N = `tokens`.
 void buildEmbed(Module &m, const Config &config, const BuildOptions &options, int64_t tokens);
 
+/// Adds @fill.
+void buildFill(Module &m, const Config &config, const BuildOptions &options);
+
 /// Adds @labels.
 void buildLabels(Module &m, const Config &config, const BuildOptions &options);
 

@@ -303,6 +303,17 @@ int run(int argc, char **argv) {
   addRunAsOptions(classify, o.as);
   weights(classify);
   addClassifyOptions(classify, o.classify);
+  Command fill = app.command("fill-mask", "tokens in place of [MASK] in texts, by an encoder that has learned them");
+  fill.option(
+          "MODEL", o.plan,
+          "a plan of an encoder of tokens, or a folder with a model of BERT's form or ModernBERT's and its head for "
+          "masked tokens")
+      .type("DIR");
+  addThreads(fill);
+  addOutDir(fill);
+  addRunAsOptions(fill, o.as);
+  weights(fill);
+  addFillOptions(fill, o.fill);
   Command eval =
       app.command("eval", "loss on the validation data, or on another file; of labels also how well they are told");
   common(eval, true);
@@ -329,6 +340,8 @@ int run(int argc, char **argv) {
     runEmbed(std::move(o));
   else if (classify.given())
     runClassify(std::move(o));
+  else if (fill.given())
+    runFillMask(std::move(o));
   else if (eval.given())
     runEval(std::move(o));
   else

@@ -29,6 +29,22 @@ void cut(std::vector<std::vector<int32_t>> &texts, size_t room, bool cutsBeginni
   shorten(longer, room - kept, cutsBeginnings);
 }
 
+/// The tokens of a text without those around it.
+std::vector<int32_t> tokensOf(const Tokenizer &tokenizer, llvm::StringRef text, const TextForm &form) {
+  std::vector<int32_t> tokens;
+  bool continues = false;
+  for (size_t mask; !form.mask.empty() && (mask = text.find(form.mask)) != llvm::StringRef::npos; continues = true) {
+    if (mask)
+      tokenizer.encode(text.substr(0, mask), tokens,
+                       {.parseSpecial = form.parseSpecial, .continues = continues, .continued = true});
+    tokens.push_back(form.maskToken);
+    text = text.drop_front(mask + form.mask.size());
+  }
+  if (!text.empty() || !continues)
+    tokenizer.encode(text, tokens, {.parseSpecial = form.parseSpecial, .continues = continues});
+  return tokens;
+}
+
 }  // namespace
 
 TypedText typedText(const Tokenizer &tokenizer, const std::string &text, const std::optional<std::string> &pair,
@@ -38,10 +54,9 @@ TypedText typedText(const Tokenizer &tokenizer, const std::string &text, const s
   if (parts.empty())
     throw UserError(ErrorCode::NotBuiltYet, "the tokenizer's file does not say how a pair of texts is read",
                     "take a tokenizer.json whose post_processor has a template for pairs, or give single texts");
-  const EncodeOptions how = {.parseSpecial = form.parseSpecial};
-  std::vector<std::vector<int32_t>> ids = {tokenizer.encode(form.prompt + text, how)};
+  std::vector<std::vector<int32_t>> ids = {tokensOf(tokenizer, form.prompt + text, form)};
   if (isPair)
-    ids.push_back(tokenizer.encode(*pair, how));
+    ids.push_back(tokensOf(tokenizer, *pair, form));
   int64_t around = llvm::count_if(parts, [](const SequencePart &s) { return s.text < 0; }), within = 0;
   for (const std::vector<int32_t> &one : ids)
     within += int64_t(one.size());

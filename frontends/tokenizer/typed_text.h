@@ -18,6 +18,8 @@ struct TextForm {
   bool hasTypes = true;         // false: all types are 0
   std::string prompt;           // stands before each text, before the first of a pair
   bool parseSpecial = false;    // control tokens in a text become their tokens
+  std::string mask;             // stands in a text for maskToken, which the tokenizer does not make of it; "": nothing
+  int32_t maskToken = -1;
 };
 
 struct TypedText {

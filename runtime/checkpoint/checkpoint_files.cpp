@@ -179,8 +179,8 @@ std::string differenceOfRanks(int64_t there, const Module &planned, std::string 
 }
 
 bool isHeadless(const Module &m) {
-  return fact<&ModelFacts::labels>(m) ||
-         llvm::any_of(m.functions, [](const auto &f) { return llvm::StringRef(f->name).starts_with("embed_"); });
+  const auto makesVectors = [](const auto &f) { return llvm::StringRef(f->name).starts_with("embed_"); };
+  return fact<&ModelFacts::labels>(m) || (llvm::any_of(m.functions, makesVectors) && !m.function("fill"));
 }
 
 std::vector<std::string> weightFiles(const std::string &folder) {

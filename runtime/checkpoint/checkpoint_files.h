@@ -72,7 +72,8 @@ int64_t ranksApart(const Module &m);
 /// same; `remedy` gets what it would fit.
 std::string differenceOfRanks(int64_t there, const Module &planned, std::string &remedy);
 
-/// Whether the module makes vectors of texts (@embed_N) and has no parameters of a head: files may have these.
+/// Whether the module has no parameters of a head of tokens, which files may have: it makes vectors of texts (@embed_N)
+/// and fills no masks, or tells labels.
 bool isHeadless(const Module &m);
 
 }  // namespace gptc

@@ -146,19 +146,40 @@ const float *Embedder::run(const Call &call, llvm::ArrayRef<std::vector<int32_t>
   return static_cast<const float *>(executor.result(function, 0));
 }
 
-std::vector<std::vector<float>> Embedder::embed(llvm::ArrayRef<std::vector<int32_t>> texts, Pooling pooling,
-                                                bool normalized, llvm::ArrayRef<std::vector<int32_t>> types) {
+void Embedder::runAll(llvm::ArrayRef<std::vector<int32_t>> texts, llvm::ArrayRef<std::vector<int32_t>> types,
+                      Take take) {
   requireKnownTypes(texts, types);
-  std::vector<std::vector<float>> vectors(texts.size());
   for (const Call &call : callsFor(texts)) {
     const float *const row = run(call, texts, types);
     int64_t at = 0;
     for (const size_t text : call.texts) {
-      const int64_t begin = nextPlace(at), count = int64_t(texts[text].size());
-      vectors[text] = pooled(row + begin * stride, count, columns, stride, pooling, normalized);
-      at = begin + count;
+      const int64_t begin = nextPlace(at);
+      take(text, row + begin * stride);
+      at = begin + int64_t(texts[text].size());
     }
   }
+}
+
+std::vector<std::vector<float>> Embedder::embed(llvm::ArrayRef<std::vector<int32_t>> texts, Pooling pooling,
+                                                bool normalized, llvm::ArrayRef<std::vector<int32_t>> types) {
+  std::vector<std::vector<float>> vectors(texts.size());
+  runAll(texts, types, [&](size_t text, const float *rows) {
+    vectors[text] = pooled(rows, int64_t(texts[text].size()), columns, stride, pooling, normalized);
+  });
+  return vectors;
+}
+
+std::vector<std::vector<float>> Embedder::tokensAt(llvm::ArrayRef<std::vector<int64_t>> places,
+                                                   llvm::ArrayRef<std::vector<int32_t>> texts,
+                                                   llvm::ArrayRef<std::vector<int32_t>> types) {
+  GPTC_CHECK(places.size() == texts.size(), "places in {} of {} texts", places.size(), texts.size());
+  std::vector<std::vector<float>> vectors(texts.size());
+  runAll(texts, types, [&](size_t text, const float *rows) {
+    for (const int64_t place : places[text]) {
+      GPTC_CHECK(place >= 0 && place < int64_t(texts[text].size()), "place {} of {}", place, texts[text].size());
+      vectors[text].insert(vectors[text].end(), rows + place * stride, rows + place * stride + columns);
+    }
+  });
   return vectors;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
 
 #include <cstdint>
 #include <optional>
@@ -37,6 +38,11 @@ public:
   /// not, and NonFinite for a vector that is not finite.
   std::vector<std::vector<float>> embed(llvm::ArrayRef<std::vector<int32_t>> texts, Pooling pooling, bool normalized,
                                         llvm::ArrayRef<std::vector<int32_t>> types = {});
+  /// The vectors of single tokens of each text, those at `places`, one behind the other: width() elements each, as the
+  /// model's last norm gives them. Throws embed's errors but NonFinite.
+  std::vector<std::vector<float>> tokensAt(llvm::ArrayRef<std::vector<int64_t>> places,
+                                           llvm::ArrayRef<std::vector<int32_t>> texts,
+                                           llvm::ArrayRef<std::vector<int32_t>> types = {});
 
 private:
   struct Call {
@@ -48,6 +54,9 @@ private:
   /// The vectors of all tokens of the call, in memory that is valid until the next.
   const float *run(const Call &call, llvm::ArrayRef<std::vector<int32_t>> texts,
                    llvm::ArrayRef<std::vector<int32_t>> types);
+  /// Takes the number of a text and the vectors of its tokens, `stride` apart, which are valid during the call.
+  using Take = llvm::function_ref<void(size_t text, const float *rows)>;
+  void runAll(llvm::ArrayRef<std::vector<int32_t>> texts, llvm::ArrayRef<std::vector<int32_t>> types, Take take);
 
   Executor &executor;
   int64_t columns = 0, stride = 0, limit;

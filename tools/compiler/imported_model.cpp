@@ -3,6 +3,7 @@
 #include "codegen/codegen.h"
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_families.h"
+#include "frontends/hf_mask.h"
 #include "frontends/hf_tokens.h"
 #include "frontends/model_builder.h"
 #include "frontends/model_text.h"
@@ -50,8 +51,10 @@ void requireSafetensors(const fs::path &dir) {
 }
 
 std::unique_ptr<Module> moduleOf(const Config &config, ImportFor purpose, int64_t labels = 0) {
-  const bool embeds = purpose == ImportFor::vectors || purpose == ImportFor::labels || purpose == ImportFor::newLabels;
-  return buildModel(config, {.sampling = false, .embed = embeds, .labels = labels});
+  const bool fills = purpose == ImportFor::masks, embeds = fills || purpose == ImportFor::vectors ||
+                                                           purpose == ImportFor::labels ||
+                                                           purpose == ImportFor::newLabels;
+  return buildModel(config, {.sampling = false, .embed = embeds, .fills = fills, .labels = labels});
 }
 
 /// Compares the weights with what describes them, by names, dtypes and shapes. Returns whether a matrix has more than
@@ -124,6 +127,8 @@ ImportedModel inFolder(const std::string &dir, ImportFor purpose, const LabelNam
                         : "name the folder that holds config.json and the weights as safetensors, or a GGUF file");
   ImportedModel found{.path = dir};
   found.model = readHfConfig(dir, &found.context);
+  if (purpose == ImportFor::masks)
+    requireMaskedHead(dir, found.model.causal);
   requireSafetensors(dir);
   const Config built = requireBuilt(dir, found.model);
   if (const HfComparison there = compareHfConfig(dir, built.model); !there.differences.empty())
@@ -162,6 +167,10 @@ ImportedModel inGguf(const std::string &path, ImportFor purpose) {
   if (purpose == ImportFor::labels || purpose == ImportFor::newLabels)
     throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} is a GGUF file, and names no labels", path),
                     "name a Hugging Face folder with a classifier");
+  if (purpose == ImportFor::masks)
+    throw UserError(ErrorCode::NotBuiltYet,
+                    fmt::format("{} is a GGUF file, which holds no head for masked tokens", path),
+                    "name the Hugging Face folder from which it was made");
   const GgufFile file(path);
   ImportedModel found{.path = path, .tokenizer = path};
   found.model = importGguf(file, &found.context);

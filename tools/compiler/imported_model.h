@@ -15,9 +15,10 @@
 namespace gptc {
 
 /// What is wanted of a model. For vectors of texts an encoder needs no head, and no token that hides others; for their
-/// labels it needs a classifier instead, which it may lack if it is to learn them. For the sizes of what continues
-/// texts it needs no tokenizer.
-enum class ImportFor { tokens, vectors, labels, newLabels, sizes };
+/// labels it needs a classifier instead, which it may lack if it is to learn them. To fill masks in texts an encoder
+/// needs its head, and the token that hides others is its tokenizer's. For the sizes of what continues texts it needs
+/// no tokenizer.
+enum class ImportFor { tokens, vectors, labels, newLabels, masks, sizes };
 
 struct ImportedModel {
   std::string path;  // as given

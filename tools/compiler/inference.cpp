@@ -137,6 +137,11 @@ Plan embeddingPlan(Plan plan, const std::string &cacheDir, int64_t labels) {
   return withModule(std::move(plan), std::move(m));
 }
 
+Plan fillingPlan(Plan plan, const std::string &cacheDir) {
+  std::unique_ptr<Module> m = madeAnew(plan, {.embed = true, .fills = true}, cacheDir);
+  return withModule(std::move(plan), std::move(m));
+}
+
 int64_t bytesOfCaches(const Module &m) {
   int64_t bytes = 0;
   for (const auto &s : m.states)

@@ -41,6 +41,9 @@ void requireShared(const Plan &plan, int64_t tensor);
 /// A plan for one rank that makes vectors of texts: the functions @embed_N, in the same way, and with `labels` @labels.
 Plan embeddingPlan(Plan plan, const std::string &cacheDir, int64_t labels = 0);
 
+/// The same of an encoder that learns tokens, with @fill.
+Plan fillingPlan(Plan plan, const std::string &cacheDir);
+
 /// Bytes of a module's caches of keys and values.
 int64_t bytesOfCaches(const Module &m);
 /// "8 slots of 1024 tokens: 288.0 MiB of cache, 801.3 MiB in all", of a module of servingPlan; for several ranks with

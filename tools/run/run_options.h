@@ -4,6 +4,7 @@
 #include "tools/compiler/imported_model.h"
 #include "tools/serve/classify_command.h"
 #include "tools/serve/embed_command.h"
+#include "tools/serve/fill_command.h"
 #include "tools/serve/sample_command.h"
 #include "tools/serve/serve_command.h"
 
@@ -27,6 +28,7 @@ struct RunOptions {
   ServeCommand serve;
   EmbedCommand embed;
   ClassifyCommand classify;
+  FillCommand fill;
   RunAs as;                        // a model of another program
   std::vector<std::string> words;  // of the command line, for ranks
   bool speaks = true;              // whether this process says, and judges, what all ranks would

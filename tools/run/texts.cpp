@@ -1,6 +1,7 @@
 #include "tools/run/texts.h"
 
 #include "frontends/hf_folder.h"
+#include "frontends/hf_mask.h"
 #include "frontends/hf_text_form.h"
 #include "ir/facts.h"
 #include "ir/mesh.h"
@@ -177,6 +178,24 @@ HfLabels labelsOf(const Plan &plan) {
     throw UserError(ErrorCode::Contradiction, fmt::format("the model of the plan {} tells no labels", plan.dir),
                     "train one that does: data.labels in model.toml");
   return readHfLabels(plan.dir + "/hf");
+}
+
+/// Whether the path is a plan's folder, and not another program's model.
+bool isCompiled(const std::string &path) {
+  std::error_code e;
+  return std::filesystem::exists(std::filesystem::path(path) / "planned.gir", e);
+}
+
+/// Requires a plan whose model has learned to fill masks.
+void requireMasks(const Plan &plan) {
+  if (maskToken(*plan.planned) < 0)
+    throw UserError(ErrorCode::Contradiction,
+                    fmt::format("the model of the plan {} fills no masks: it {}", plan.dir,
+                                fact<&ModelFacts::labels>(*plan.planned) ? "tells labels" : "continues texts"),
+                    "train an encoder of tokens: model.causal = false");
+  if (plan.model.empty())
+    throw UserError(ErrorCode::NotBuiltYet, "the plan was compiled from a module, which fills no masks of texts",
+                    "compile a model.toml");
 }
 
 /// A model that makes vectors of texts.
@@ -435,7 +454,7 @@ void runClassify(RunOptions o) {
   HfLabels labels;
   TextForm form;
   Plan plan;
-  if (std::error_code e; std::filesystem::exists(std::filesystem::path(o.plan) / "planned.gir", e)) {
+  if (isCompiled(o.plan)) {
     plan = planForTexts(o);
     labels = labelsOf(plan);
     form = readHfTextForm(plan.dir + "/hf");
@@ -454,6 +473,34 @@ void runClassify(RunOptions o) {
   noteWeights(o, *session.plan.planned);
   inference.load(session);
   classifyTexts(session.executor, tokenizer, labels, form, o.classify);
+}
+
+void runFillMask(RunOptions o) {
+  requireTexts(o.fill.input);
+  TextForm form;
+  Plan plan;
+  MaskToken mask;
+  const bool isPlan = isCompiled(o.plan);
+  if (isPlan) {
+    plan = planForTexts(o);
+    requireMasks(plan);
+    form.parseSpecial = plan.run.parseSpecial;
+    mask = {.text = "[MASK]", .id = int32_t(maskToken(*plan.planned))};
+  } else {
+    requireNoRun(o);
+    const ImportedModel imported = importedModel(o.plan, ImportFor::masks);
+    form = readHfTextForm(o.plan);
+    form.parseSpecial = true;  // as transformers reads texts, where [MASK] is such a token
+    plan = planForTexts(o, imported, ImportFor::masks);
+  }
+  const Tokenizer tokenizer = Tokenizer::load(tokenizerOf(plan));
+  if (!isPlan)
+    mask = maskTokenOf(tokenizer, plan.run.tokenizer, plan.run.initFrom, fact<&ModelFacts::vocabSize>(*plan.planned));
+  const Inference inference(o, plan);
+  Session session(fillingPlan(std::move(plan), defaultCacheDir()), defaultCacheDir(), o.threads);
+  noteWeights(o, *session.plan.planned);
+  inference.load(session);
+  fillMasks(session.executor, tokenizer, mask, form, o.fill);
 }
 
 void runEval(RunOptions o) {

@@ -10,10 +10,11 @@ namespace gptc {
 /// chooseRanks, requireShared and launch(), and those of the commands (tools/serve).
 int runSample(RunOptions o);
 int runServe(RunOptions o);
-/// `gptrun embed` and `classify`, in one process on one device. Throw the UserErrors of planOf, importedModel and
-/// loadWeights, and those of the commands (tools/serve).
+/// `gptrun embed`, `classify` and `fill-mask`, in one process on one device. Throw the UserErrors of planOf,
+/// importedModel and loadWeights, and those of the commands (tools/serve).
 void runEmbed(RunOptions o);
 void runClassify(RunOptions o);
+void runFillMask(RunOptions o);
 /// `gptrun eval`.
 void runEval(RunOptions o);
 

@@ -41,8 +41,8 @@ void requireTexts(const TextInput &input) {
     throw UserError(ErrorCode::Usage, "which texts?", "give --text TEXT, or --texts FILE with a text a line");
 }
 
-TextBatches::TextBatches(const TextInput &input, const Tokenizer &tokenizer, TextForm form, Take take)
-    : input(input), tokenizer(tokenizer), form(std::move(form)), take(std::move(take)) {}
+TextBatches::TextBatches(const TextInput &input, const Tokenizer &tokenizer, TextForm form, Take take, Judge judge)
+    : input(input), tokenizer(tokenizer), form(std::move(form)), take(std::move(take)), judge(std::move(judge)) {}
 
 void TextBatches::run() {
   if (input.text)
@@ -95,6 +95,8 @@ void TextBatches::add(const std::string &line, const std::string &what) {
   }
   if (text.tokens.empty())
     throw UserError(ErrorCode::DataInvalid, fmt::format("{} has no tokens", what), "leave it out");
+  if (const std::string why = judge ? judge(text) : ""; !why.empty())
+    throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", what, why));
   shortened += text.isCut;
   batch.tokens.push_back(std::move(text.tokens));
   batch.types.push_back(std::move(text.types));

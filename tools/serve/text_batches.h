@@ -1,4 +1,4 @@
-// The texts of `gptrun embed` and `gptrun classify`: from the command line or a file, as tokens, in batches.
+// The texts of `gptrun embed`, `classify` and `fill-mask`: from the command line or a file, as tokens, in batches.
 #pragma once
 
 #include "frontends/tokenizer/typed_text.h"
@@ -44,12 +44,15 @@ public:
   /// Takes 1 to TextInput::batch texts.
   using Take = std::function<void(const TextBatch &)>;
 
+  /// Says why a text is not taken; "": it is.
+  using Judge = std::function<std::string(const TypedText &)>;
+
   /// `form.most` tokens has the longest text; longer ones are cut.
-  TextBatches(const TextInput &input, const Tokenizer &tokenizer, TextForm form, Take take);
+  TextBatches(const TextInput &input, const Tokenizer &tokenizer, TextForm form, Take take, Judge judge = {});
 
   /// Gives all texts in order. Those that are there are given before any other is waited for; those before a bad line
   /// are. Throws UserError: FileMissing, what typedText says of Usage and NotBuiltYet, DataInvalid for a line that is
-  /// no such object, and for a text that has no tokens or cannot be encoded.
+  /// no such object, and for a text that has no tokens, cannot be encoded or is judged so.
   void run();
 
 private:
@@ -68,6 +71,7 @@ private:
   const Tokenizer &tokenizer;
   const TextForm form;
   const Take take;
+  const Judge judge;
   TextBatch batch;  // not given yet
   int64_t shortened = 0;
 };
