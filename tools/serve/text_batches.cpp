@@ -96,7 +96,7 @@ void TextBatches::add(const std::string &line, const std::string &what) {
   if (text.tokens.empty())
     throw UserError(ErrorCode::DataInvalid, fmt::format("{} has no tokens", what), "leave it out");
   if (const std::string why = judge ? judge(text) : ""; !why.empty())
-    throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", what, why));
+    throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", what, why), "correct it, or leave it out");
   shortened += text.isCut;
   batch.tokens.push_back(std::move(text.tokens));
   batch.types.push_back(std::move(text.types));

@@ -92,6 +92,23 @@ TEST(TypedText, WithoutRoomOrTemplateIsRefused) {
   EXPECT_TRUE(problemOf([&] { typedText(bytes, "a", "b", {.most = 9}); }).starts_with("208 the tokenizer's file does"));
 }
 
+// A mask that the tokenizer does not know: what is around it is encoded as if it stood there.
+TEST(TypedText, MasksAreTokensOfTheForm) {
+  const Tokenizer t = Tokenizer::load(models + "pair/tokenizer.json"), bytes = Tokenizer::bytes();
+  const TextForm form = {.most = 9, .mask = "[MASK]", .maskToken = 256};
+  const auto ofBytes = [&](const char *text) { return typedText(bytes, text, std::nullopt, form).tokens; };
+  EXPECT_EQ(ofBytes("[MASK]"), (Ids{256}));
+  EXPECT_EQ(ofBytes("a[MASK][MASK] b"), (Ids{'a', 256, 256, ' ', 'b'}));
+  EXPECT_EQ(ofBytes("[MASK"), (Ids{'[', 'M', 'A', 'S', 'K'}));
+  EXPECT_EQ(ofBytes("a"), (Ids{'a'}));
+  const TypedText pair = typedText(t, "t4 [MASK]t5", "[MASK] t6", form);
+  EXPECT_EQ(pair.tokens, (Ids{2, 4, 256, 5, 3, 256, 6, 3}));
+  EXPECT_EQ(pair.types, (Ids{0, 0, 0, 0, 0, 1, 1, 1}));
+  const TypedText cut = typedText(t, "[MASK] t4 t5", std::nullopt, {.most = 4, .mask = "[MASK]", .maskToken = 9});
+  EXPECT_EQ(cut.tokens, (Ids{2, 9, 4, 3}));
+  EXPECT_TRUE(cut.isCut);
+}
+
 class HfTextForm : public testing::Test {
 protected:
   void SetUp() override { fs::create_directories(dir); }
