@@ -22,8 +22,9 @@
 
 namespace gptc {
 
-/// How long each run trains. seconds: the wall clock of gptrun; the learning rate falls over the model's train.steps,
-/// which are also the most steps. The others become train.steps, so that the learning rate ends with the run.
+/// How long each run trains. seconds: the wall clock of gptrun from its first logged step; the learning rate falls over
+/// the model's train.steps, which are also the most steps. The others become train.steps, so that the learning rate
+/// ends with the run.
 struct Budget {
   enum class Kind { model, steps, tokens, flops, seconds } kind = Kind::model;
   double amount = 0;

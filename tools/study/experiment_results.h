@@ -22,7 +22,7 @@ struct RunError {
 ///    "tokens_per_s", "seconds", "exit", "status": "done" or "failed", "error": null or {"code", "message"}}
 ///
 /// Unknown numbers are null. val_loss: the least; loss: the last; tokens_per_s: the median of those logged; seconds:
-/// wall clock of gptrun in all parts of the run.
+/// wall clock of gptrun in all parts of the run, each from its first logged step.
 struct RunResult {
   std::string name, variant;
   std::optional<int64_t> seed;

@@ -75,30 +75,38 @@ public:
     return stop;
   }
 
-  /// Runs a program with its output at the end of a file. After `limit` seconds it gets one SIGINT.
-  End run(std::vector<std::string> words, const std::string &log, double limit = INFINITY) {
+  /// Runs a program with its output at the end of a file. Seconds count from the first change of `begun`, if one is
+  /// named: after `limit` of them it gets one SIGINT.
+  End run(std::vector<std::string> words, const std::string &log, const std::string &begun = "",
+          double limit = INFINITY) {
     const int out = openAppending(log);
     const off_t begin = ::lseek(out, 0, SEEK_END);
-    const auto started = Clock::now();
+    const uintmax_t sizeBefore = sizeOf(begun);
+    bool counts = begun.empty();
+    auto started = Clock::now();
     const pid_t child = start(words, out);
     ::close(out);
     End end;
     int status = 0;
     while (::waitpid(child, &status, WNOHANG) == 0) {
-      // A second is only the most that it waits: the child's end wakes it.
-      double wait = 1;
-      if (!end.isOutOfTime && std::isfinite(limit))
+      // The most that it waits: the child's end wakes it.
+      double wait = counts ? 1 : 0.05;
+      if (counts && !end.isOutOfTime && std::isfinite(limit))
         wait = std::clamp(limit - secondsSince(started), 0.0, 1.0);
       if (const int number = note(wait)) {
         end.isStopped = true;
         ::kill(child, number);
       }
-      if (!end.isOutOfTime && secondsSince(started) >= limit) {
+      if (!counts && sizeOf(begun) != sizeBefore) {
+        counts = true;
+        started = Clock::now();
+      }
+      if (counts && !end.isOutOfTime && secondsSince(started) >= limit) {
         end.isOutOfTime = true;
         ::kill(child, SIGINT);
       }
     }
-    end.seconds = secondsSince(started);
+    end.seconds = counts ? secondsSince(started) : 0;
     end.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (InputFile file(log, "log"); begin >= 0 && file.size() > size_t(begin)) {
       end.output.resize(std::min(file.size() - size_t(begin), size_t(64) << 20));
@@ -111,6 +119,13 @@ public:
 private:
   sigset_t awaited, before;
   int stop = 0;
+
+  /// Bytes of a file; 0 if there is none.
+  static uintmax_t sizeOf(const std::string &file) {
+    std::error_code none;
+    const uintmax_t size = fs::file_size(file, none);
+    return none ? 0 : size;
+  }
 
   /// Waits for a signal. The number of one that asks to stop; 0 for none and for a child's end.
   int note(double seconds) {
@@ -414,7 +429,7 @@ private:
       std::vector<std::string> words = {gptrun, plan, "--out-dir", folder};
       if (request.threads)
         words.insert(words.end(), {"--threads", std::to_string(request.threads)});
-      end = children.run(words, log, left);
+      end = children.run(words, log, folder + "/log.jsonl", left);
       state.seconds += end.seconds;
       state.write(stateOf(run));
     }
