@@ -230,10 +230,14 @@ void addTrainingOptions(CommandLine &app, RunOptions &o) {
 void addEvalOptions(Command eval, RunOptions &o) {
   eval.flag("--as-sampled", o.asSampled,
             "by what `gptrun sample` computes with: precision.weights, and the cache; so are models of other programs");
-  eval.option("--data", o.data, "token file, globs allowed; default: data.val of model.toml").type("FILE");
+  const Option task = addTaskOptions(eval, o.task);
+  eval.option("--data", o.data, "token file, globs allowed; default: data.val of model.toml")
+      .type("FILE")
+      .excludes(task);
   eval.option("--steps", o.steps,
               "global batches; 0: the whole of the data; default: eval.steps of model.toml, of other models all")
-      .within(int64_t(0), int64_t(1) << 40);
+      .within(int64_t(0), int64_t(1) << 40)
+      .excludes(task);
 }
 
 int run(int argc, char **argv) {
@@ -315,7 +319,8 @@ int run(int argc, char **argv) {
   weights(fill);
   addFillOptions(fill, o.fill);
   Command eval =
-      app.command("eval", "loss on the validation data, or on another file; of labels also how well they are told");
+      app.command("eval", "loss on the validation data, or on another file; of labels also how well they are told; "
+                          "multiple choice");
   common(eval, true);
   addRunAsOptions(eval, o.as);
   addCacheOption(eval, o.as);

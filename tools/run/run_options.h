@@ -7,6 +7,7 @@
 #include "tools/serve/fill_command.h"
 #include "tools/serve/sample_command.h"
 #include "tools/serve/serve_command.h"
+#include "tools/serve/task_command.h"
 
 #include <optional>
 #include <string>
@@ -29,6 +30,7 @@ struct RunOptions {
   EmbedCommand embed;
   ClassifyCommand classify;
   FillCommand fill;
+  TaskCommand task;                // of `gptrun eval`
   RunAs as;                        // a model of another program
   std::vector<std::string> words;  // of the command line, for ranks
   bool speaks = true;              // whether this process says, and judges, what all ranks would

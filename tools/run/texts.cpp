@@ -503,7 +503,18 @@ void runFillMask(RunOptions o) {
   fillMasks(session.executor, tokenizer, mask, form, o.fill);
 }
 
+static void runTask(RunOptions o) {
+  TaskEvaluation task(o.task);
+  Continuing c = openForTexts(o);
+  task.encode(c.tokenizer, c.limits, o.task.parseSpecial || c.plan.run.parseSpecial);
+  Session session(withSlots(o, std::move(c.plan), 1), defaultCacheDir(), o.threads);
+  const std::string from = c.inference.load(session);
+  task.run(session.executor, from);
+}
+
 void runEval(RunOptions o) {
+  if (!o.task.file.empty())
+    return runTask(std::move(o));
   const bool sampled = o.asSampled || isImportable(o.plan);
   Plan plan = planForTexts(o);
   const Inference inference(o, plan);

@@ -1,0 +1,213 @@
+#include "tools/serve/task_command.h"
+
+#include "frontends/tokenizer/utf8.h"
+#include "runtime/serve/tail_scorer.h"
+#include "support/diagnostics.h"
+#include "support/json.h"
+#include "support/stderr.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <unistd.h>
+
+namespace gptc {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::array<const char *, 4> kMeasures = {"acc", "acc_norm", "acc_bytes", "acc_token"};
+
+/// What log-likelihoods of a choice are divided by, for each measure.
+std::array<double, 4> sizesOf(const std::string &choice, int64_t tokens) {
+  return {1, double(countCodePoints(choice)), double(choice.size()), double(tokens)};
+}
+
+/// The first of the greatest. NaN is never one.
+size_t greatest(const std::vector<double> &values) {
+  size_t best = 0;
+  for (size_t i = 1; i < values.size(); ++i)
+    if (values[i] > values[best] || std::isnan(values[best]))
+      best = i;
+  return best;
+}
+
+/// "0.2500 +- 0.0435": the mean of as many zeros and ones, and its standard error, which one alone has none.
+std::string share(int64_t right, int64_t all) {
+  const double mean = double(right) / double(all);
+  // The sum of squared distances from the mean is all * mean * (1 - mean).
+  return all < 2 ? fmt::format("{:.4f}", mean)
+                 : fmt::format("{:.4f} +- {:.4f}", mean, std::sqrt(mean * (1 - mean) / double(all - 1)));
+}
+
+/// A line on the terminal.
+class Progress {
+public:
+  void show(size_t done, size_t all) {
+    static const bool shows = ::isatty(STDERR_FILENO);
+    const Clock::time_point now = Clock::now();
+    if (!shows || (done < all && now - shown < std::chrono::milliseconds(200)))
+      return;
+    shown = now;
+    printError("\r{} of {} questions{}", done, all, done == all ? "\n" : "");
+  }
+
+private:
+  Clock::time_point shown = Clock::now();
+};
+
+}  // namespace
+
+Option addTaskOptions(Command eval, TaskCommand &command) {
+  const Option task =
+      eval.option(
+              "--task", command.file,
+              "multiple choice by log-likelihoods: JSON lines of HellaSwag, ARC, or with query or context, choices, "
+              "gold, or with context_options, continuation, gold; encoded, cut and scored as by "
+              "lm-evaluation-harness 0.4; of equal choices the first is taken")
+          .type("FILE.jsonl");
+  eval.option("--shots", command.shots,
+              "put so many solved questions before each: the first of the file, but for itself; default: 0")
+      .within(int64_t(0), int64_t(1024))
+      .needs(task);
+  eval.option("--shots-from", command.shotsFrom, "the first of another file").type("FILE.jsonl").needs(task);
+  eval.option("--delimiter", command.delimiter, "text between a context and a choice; default: a space").needs(task);
+  eval.option("--limit", command.limit, "so many questions, the first; default: all")
+      .within(int64_t(1), int64_t(1) << 40)
+      .needs(task);
+  eval.option("--results", command.results,
+              "JSON lines: the log-likelihoods of each question's choices, and which measures found the right one")
+      .type("FILE")
+      .needs(task);
+  eval.flag("--parse-special", command.parseSpecial, "control tokens in the texts become their tokens").needs(task);
+  return task;
+}
+
+TaskEvaluation::TaskEvaluation(const TaskCommand &command) : command(command) {
+  const bool hasOwnShots = command.shots > 0 && command.shotsFrom.empty();
+  task = readChoiceTask(command.file,
+                        command.limit && hasOwnShots ? std::max(command.limit, command.shots + 1) : command.limit);
+  if (!command.shotsFrom.empty()) {
+    if (command.shots == 0)
+      throw UserError(ErrorCode::Usage, "--shots-from: how many solved questions?", "give --shots N");
+    others = readChoiceTask(command.shotsFrom, command.shots);
+  }
+  const ChoiceTask &from = hasOwnShots ? task : others;
+  const int64_t there = int64_t(from.items.size()) - (hasOwnShots ? 1 : 0);
+  if (command.shots > there)
+    throw UserError(ErrorCode::Usage,
+                    fmt::format("--shots {}: {} has {} question{}{}", command.shots, from.file, there,
+                                there == 1 ? "" : "s", hasOwnShots ? " beside each" : ""),
+                    "take fewer, or name a longer file with --shots-from");
+  if (!command.results.empty())
+    results.emplace(command.results);
+}
+
+std::string TaskEvaluation::shotsFor(size_t item) const {
+  const bool isOwn = command.shotsFrom.empty();
+  const std::vector<ChoiceItem> &from = isOwn ? task.items : others.items;
+  std::string text;
+  int64_t count = 0;
+  for (size_t i = 0; count < command.shots; ++i)
+    if (!isOwn || i != item) {
+      text += solved(from[i], command.delimiter);
+      ++count;
+    }
+  return text;
+}
+
+void TaskEvaluation::encode(const Tokenizer &tokenizer, const PromptLimits &limits, bool parseSpecial) {
+  int64_t controlTokens = 0, cut = 0;
+  for (size_t i = 0; i < count(); ++i) {
+    const ChoiceItem &item = task.items[i];
+    const std::string shots = shotsFor(i);
+    questions.emplace_back();
+    for (size_t c = 0; c < item.choices.size(); ++c) {
+      try {
+        questions.back().push_back(encoded(tokenizer, limits, shots + item.contextOf(c),
+                                           command.delimiter + item.choices[c], parseSpecial, controlTokens));
+      } catch (const UserError &e) {
+        throw UserError(ErrorCode::DataInvalid,
+                        fmt::format("{}, choice {}: {}", task.placeOf(item), c, e.diagnostics[0].message),
+                        e.diagnostics[0].help.empty() ? "" : e.diagnostics[0].help[0]);
+      }
+    }
+    cut += llvm::any_of(questions.back(), [](const Choice &c) { return c.cut > 0; });
+  }
+  if (controlTokens)
+    noteControlTokens(controlTokens, parseSpecial);
+  if (cut)
+    printError("note: {} of {} questions are longer than the context of {} tokens: their beginnings are cut off\n", cut,
+               count(), limits.context);
+}
+
+TaskEvaluation::Choice TaskEvaluation::encoded(const Tokenizer &tokenizer, const PromptLimits &limits,
+                                               const std::string &context, const std::string &continuation,
+                                               bool parseSpecial, int64_t &controlTokens) {
+  ChoiceTokens t = encodeChoice(tokenizer, context, continuation, parseSpecial);
+  controlTokens += t.controlTokens;
+  for (const int32_t token : t.tokens)
+    if (token >= limits.vocabulary)
+      throw UserError(ErrorCode::DataInvalid,
+                      fmt::format("token {} is beyond the vocabulary of {}", token, limits.vocabulary),
+                      "use the tokenizer that the model was trained with");
+  Choice choice;
+  choice.own = int64_t(t.tokens.size()) - t.context;
+  if (choice.own > limits.context)
+    throw UserError(ErrorCode::DataInvalid,
+                    fmt::format("it has {} tokens, the model's context {}", choice.own, limits.context));
+  // The last token is predicted, and takes no place.
+  choice.cut = std::max<int64_t>(0, int64_t(t.tokens.size()) - limits.context - 1);
+  choice.tokens.assign(t.tokens.begin() + choice.cut, t.tokens.end());
+  return choice;
+}
+
+void TaskEvaluation::run(Executor &executor, const std::string &from) {
+  TailScorer scorer(executor);
+  std::array<int64_t, kMeasures.size()> right{};
+  Progress progress;
+  const Clock::time_point start = Clock::now();
+  for (size_t i = 0; i < count(); ++i) {
+    const ChoiceItem &item = task.items[i];
+    std::vector<double> sums;
+    std::array<std::vector<double>, kMeasures.size()> values;
+    for (size_t c = 0; c < item.choices.size(); ++c) {
+      const Choice &choice = questions[i][c];
+      double sum = 0;
+      for (const float logProbability : scorer.score(choice.tokens, choice.own))
+        sum += double(logProbability);
+      sums.push_back(sum);
+      const std::array<double, kMeasures.size()> sizes = sizesOf(item.choices[c], choice.own);
+      for (size_t m = 0; m < sizes.size(); ++m)
+        values[m].push_back(sum / sizes[m]);
+    }
+    nlohmann::ordered_json line = {{"line", item.line}};
+    if (!item.id.empty())
+      line["id"] = parseJson<nlohmann::ordered_json>(item.id);
+    line["gold"] = item.gold;
+    for (size_t c = 0; c < sums.size(); ++c) {
+      line["loglikelihoods"].push_back(finiteOrNull<nlohmann::ordered_json>(sums[c]));
+      line["tokens"].push_back(questions[i][c].own);
+      line["cut"].push_back(questions[i][c].cut);
+    }
+    for (size_t m = 0; m < kMeasures.size(); ++m) {
+      const bool isRight = greatest(values[m]) == item.gold;
+      right[m] += isRight ? 1 : 0;
+      line[kMeasures[m]] = isRight ? 1 : 0;
+    }
+    if (results)
+      results->append(line.dump() + "\n");
+    progress.show(i + 1, count());
+  }
+  if (results)
+    results->commit();
+  fmt::print("{}: {} questions, {}, {} shots  ({}, {:.1f} s)\n", command.file, count(), inWords(task.form),
+             command.shots, from, std::chrono::duration<double>(Clock::now() - start).count());
+  for (size_t m = 0; m < kMeasures.size(); ++m)
+    fmt::print("{:<9} {}\n", kMeasures[m], share(right[m], int64_t(count())));
+}
+
+}  // namespace gptc
