@@ -386,7 +386,7 @@ ModelIdentity modelIdentity(const Module &m) {
       text += s->name + ":" + nameOf(s->type.dtype).str();
       for (const Dim &d : wholeType(*s).dims)
         text += fmt::format(",{}", d.logical);
-      text += "\n";
+      text += '\n';
     }
   r.parameters = blake3(text);
   for (const FactSpec &f : moduleFacts()) {

@@ -393,7 +393,7 @@ TEST_F(CertifyTest, OuterStepsAreNotReplayed) {
   const std::vector<std::string> keeps = {"checkpoint.every=6", "checkpoint.keep=10"};
   std::vector<std::string> apart = keeps;
   apart.insert(apart.end(), {"parallel.sync_every=3", "parallel.outer_momentum=0"});
-  const std::string plan = w.compile("plan", keeps), outer = w.compile("outer", apart), out = w.path("out");
+  const std::string plan = w.compile("plan", keeps), outer = w.compile("outer", apart);
   w.train(outer, "alone");
   refused(w.gptc({"certify", w.path("alone"), "--plan", outer}), "cannot be replayed");
   EXPECT_FALSE(fs::exists(w.path("alone/certificate")));

@@ -116,7 +116,7 @@ struct LabelsTest : ::testing::Test {
     std::vector<json> found;
     std::istringstream in(r.output);
     for (std::string line; std::getline(in, line);)
-      if (line.starts_with("{"))
+      if (line.starts_with('{'))
         found.push_back(json::parse(line).at(member));
     return found;
   }

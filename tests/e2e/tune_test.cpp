@@ -324,7 +324,7 @@ TEST_F(TuneTest, TheManualsCommandsWork) {
   std::vector<std::vector<std::string>> blocks;
   bool here = false, inBlock = false;
   for (std::string line; std::getline(text, line);) {
-    if (line.starts_with("#"))
+    if (line.starts_with('#'))
       here = line.find("Tune once, reuse anywhere") != std::string::npos;
     const bool command = here && line.starts_with("    gptc ");
     if (command && !inBlock)

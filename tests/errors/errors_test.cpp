@@ -45,7 +45,7 @@ Case parseCase(const std::string &text) {
     if (line.rfind("$ ", 0) == 0 || line.rfind("> ", 0) == 0)
       c.script += line.substr(2) + "\n";
     else if (line == ">")
-      c.script += "\n";
+      c.script += '\n';
   }
   std::ostringstream rest;
   rest << in.rdbuf();

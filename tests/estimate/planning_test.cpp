@@ -66,7 +66,7 @@ TEST(Planning, CommandsPrintWhatThePageSays) {
         continue;
       std::string command = line.substr(2);
       printed += line + "\n";
-      while (command.ends_with("\\") && std::getline(in, line)) {
+      while (command.ends_with('\\') && std::getline(in, line)) {
         command += "\n" + line;
         printed += line + "\n";
       }
