@@ -161,70 +161,75 @@ template <typename E> E chosen(const std::string &word) {
   return *value;
 }
 
-/// What passes and the runtime read of the configuration.
-void sayFacts(Module &m, const Config &config) {
+/// What [model] says, without what follows from the rest of it: equal models say the same, however their keys are
+/// written.
+ModelFacts modelFacts(const Config &config) {
   const ModelConfig &c = config.model;
-  const OptimizerConfig &o = config.optimizer;
-  // Equal models say the same, however their keys are written.
   auto unlessBias = [&](const std::optional<bool> &own) {
     return c.biased(own) == c.bias ? std::nullopt : std::optional(c.biased(own));
   };
   const bool ownScale = c.attentionScale != 1 / std::sqrt(double(c.headSize()));
-  writeFacts(m, ModelFacts{.name = config.name,
-                           .nLayer = c.nLayer,
-                           .nHead = c.nHead,
-                           .nKvHead = c.nKvHead,
-                           .nEmbd = c.nEmbd,
-                           .ffnDim = c.ffnDim,
-                           .vocabSize = c.vocabSize,
-                           .blockSize = c.blockSize,
-                           .norm = c.norm,
-                           .normEps = c.normEps,
-                           .activation = c.activation,
-                           .position = c.position,
-                           .causal = c.causal,
-                           .bias = c.bias,
-                           .tieEmbeddings = c.tieEmbeddings,
-                           .embeddingNorm = c.embeddingNorm,
-                           .headDim = c.headSize() == c.nEmbd / c.nHead ? 0 : c.headSize(),
-                           .ropeTheta = c.ropeTheta,
-                           .rotaryDim = c.rotated() == c.headSize() ? 0 : c.rotated(),
-                           .ropeScaling = c.ropeScaling,
-                           .ropeFactor = c.ropeFactor,
-                           .ropeOriginal = c.ropeOriginal,
-                           .ropeLow = c.ropeLow,
-                           .ropeHigh = c.ropeHigh,
-                           .ropeBetaFast = c.ropeBetaFast,
-                           .ropeBetaSlow = c.ropeBetaSlow,
-                           .ropeTruncate = c.ropeTruncate,
-                           .ropeMagnitude = c.ropeMagnitude,
-                           .layersWithoutRope = c.layersWithoutRope,
-                           .window = c.window,
-                           .layersWithoutWindow = c.layersWithoutWindow,
-                           .windowRopeTheta = c.windowRopeTheta,
-                           .attentionScale = ownScale ? c.attentionScale : 0,
-                           .attentionSoftcap = c.attentionSoftcap,
-                           .logitSoftcap = c.logitSoftcap,
-                           .embeddingScale = c.embeddingScale,
-                           .qkvBias = unlessBias(c.qkvBias),
-                           .attentionBias = unlessBias(c.attentionBias),
-                           .mlpBias = unlessBias(c.mlpBias),
-                           .normBias = c.norm == Norm::layernorm ? unlessBias(c.normBias) : std::nullopt,
-                           .headBias = c.headBias,
-                           .qkNorm = c.qkNorm,
-                           .normPosition = c.normPosition,
-                           .normPlusOne = c.normPlusOne,
-                           .firstNorm = c.firstNorm,
-                           .parallelResidual = c.parallelResidual,
-                           .sharedNorm = c.sharedNorm,
-                           .tokenTypes = c.tokenTypes,
-                           .headTransform = c.headTransform,
-                           .labels = c.labels,
-                           .problemType = c.problemType,
-                           .classifierPooling = c.classifierPooling});
+  return {.name = config.name,
+          .nLayer = c.nLayer,
+          .nHead = c.nHead,
+          .nKvHead = c.nKvHead,
+          .nEmbd = c.nEmbd,
+          .ffnDim = c.ffnDim,
+          .vocabSize = c.vocabSize,
+          .blockSize = c.blockSize,
+          .norm = c.norm,
+          .normEps = c.normEps,
+          .activation = c.activation,
+          .position = c.position,
+          .causal = c.causal,
+          .bias = c.bias,
+          .tieEmbeddings = c.tieEmbeddings,
+          .embeddingNorm = c.embeddingNorm,
+          .headDim = c.headSize() == c.nEmbd / c.nHead ? 0 : c.headSize(),
+          .ropeTheta = c.ropeTheta,
+          .rotaryDim = c.rotated() == c.headSize() ? 0 : c.rotated(),
+          .ropeScaling = c.ropeScaling,
+          .ropeFactor = c.ropeFactor,
+          .ropeOriginal = c.ropeOriginal,
+          .ropeLow = c.ropeLow,
+          .ropeHigh = c.ropeHigh,
+          .ropeBetaFast = c.ropeBetaFast,
+          .ropeBetaSlow = c.ropeBetaSlow,
+          .ropeTruncate = c.ropeTruncate,
+          .ropeMagnitude = c.ropeMagnitude,
+          .layersWithoutRope = c.layersWithoutRope,
+          .window = c.window,
+          .layersWithoutWindow = c.layersWithoutWindow,
+          .windowRopeTheta = c.windowRopeTheta,
+          .attentionScale = ownScale ? c.attentionScale : 0,
+          .attentionSoftcap = c.attentionSoftcap,
+          .logitSoftcap = c.logitSoftcap,
+          .embeddingScale = c.embeddingScale,
+          .qkvBias = unlessBias(c.qkvBias),
+          .attentionBias = unlessBias(c.attentionBias),
+          .mlpBias = unlessBias(c.mlpBias),
+          .normBias = c.norm == Norm::layernorm ? unlessBias(c.normBias) : std::nullopt,
+          .headBias = c.headBias,
+          .qkNorm = c.qkNorm,
+          .normPosition = c.normPosition,
+          .normPlusOne = c.normPlusOne,
+          .firstNorm = c.firstNorm,
+          .parallelResidual = c.parallelResidual,
+          .sharedNorm = c.sharedNorm,
+          .tokenTypes = c.tokenTypes,
+          .headTransform = c.headTransform,
+          .labels = c.labels,
+          .problemType = c.problemType,
+          .classifierPooling = c.classifierPooling};
+}
+
+/// What passes and the runtime read of the configuration.
+void sayFacts(Module &m, const Config &config) {
+  const OptimizerConfig &o = config.optimizer;
+  writeFacts(m, modelFacts(config));
   writeFacts(m, BatchFacts{.microBatch = config.train.microBatch,
                            .accumulate = config.train.accumulate,
-                           .fold = foldOf(c.blockSize)});
+                           .fold = foldOf(config.model.blockSize)});
   writeFacts(m, OptimizerFacts{.optimizer = chosen<OptimizerKind>(o.name),
                                .steps = config.run.steps,
                                .warmup = o.warmupSteps,

@@ -126,8 +126,22 @@ struct Expected {
   bool hasC = false;
 };
 
+void expectCalls(llvm::ArrayRef<Expected> cases) {
+  unsigned seed = 0;
+  for (const Expected &e : cases) {
+    Group g = group("matmul", e.args, e.body);
+    std::optional<CublasLtMatmul> l = matchCublasLtMatmul(*g.fused);
+    ASSERT_EQ(l.has_value(), e.epilogue.has_value()) << print(*g.fused);
+    if (!l)
+      continue;
+    EXPECT_EQ(l->epilogue, *e.epilogue) << print(*g.fused);
+    EXPECT_EQ(l->c.has_value(), e.hasC) << print(*g.fused);
+    expectMeaning(*g.fused, *l, randomOperands(g, seed++));
+  }
+}
+
 TEST(CublasLtMatmul, TakesWhatTheLibraryHas) {
-  const Expected cases[] = {
+  expectCalls({
       {"%a: f32[3,5]; %b: f32[5,4]", "%y = matmul %a, %b : f32[3,4]\nyield %y", Epilogue::none},
       {"%a: f32[5,3]; %b: f32[4,5]", "%y = matmul %a, %b {ta=true, tb=true} : f32[3,4]\nyield %y", Epilogue::none},
       {"%a: bf16[2,3,5]; %b: bf16[7->8,5]",
@@ -198,7 +212,12 @@ TEST(CublasLtMatmul, TakesWhatTheLibraryHas) {
       {"%a: f32[4,5]; %b: f32[5,4]", "%y = matmul %a, %b : f32[4,4]\n%z = add %y, %y : f32[4,4]\nyield %z",
        std::nullopt},
       {"%a: f64[3,5]; %b: f64[5,4]", "%y = matmul %a, %b : f64[3,4]\nyield %y", std::nullopt},
-      // Of f8e4m3: a factor, then a bias in bf16 and a residual; extents of 16, k along the rows of both.
+  });
+}
+
+// A factor, then a bias in bf16 and a residual; extents of 16, k along the rows of both.
+TEST(CublasLtMatmul, TakesWhatTheLibraryHasOfF8e4m3) {
+  expectCalls({
       {"%a: f8e4m3[2,16,32]; %b: f8e4m3[48,32]; %f: f32[]",
        "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[2,16,48]\n%z = mul %y, %f : f32[2,16,48]\n"
        "%l = cast %z {dtype=\"bf16\"} : bf16[2,16,48]\nyield %l",
@@ -225,18 +244,7 @@ TEST(CublasLtMatmul, TakesWhatTheLibraryHas) {
        std::nullopt},
       {"%a: bf16[16,32]; %b: bf16[48,32]; %f: f32[]",
        "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[16,48]\n%z = mul %y, %f : f32[16,48]\nyield %z", std::nullopt},
-  };
-  unsigned seed = 0;
-  for (const Expected &e : cases) {
-    Group g = group("matmul", e.args, e.body);
-    std::optional<CublasLtMatmul> l = matchCublasLtMatmul(*g.fused);
-    ASSERT_EQ(l.has_value(), e.epilogue.has_value()) << print(*g.fused);
-    if (!l)
-      continue;
-    EXPECT_EQ(l->epilogue, *e.epilogue) << print(*g.fused);
-    EXPECT_EQ(l->c.has_value(), e.hasC) << print(*g.fused);
-    expectMeaning(*g.fused, *l, randomOperands(g, seed++));
-  }
+  });
 }
 
 TEST(CublasLtMatmul, OfAModelProductsAreCalls) {

@@ -383,128 +383,144 @@ TEST_F(ConfigTest, MemoryOfAGpuIsASizeOrAName) {
   EXPECT_NE(e[0].help[0].find("H200 NVL"), std::string::npos) << e[0].help[0];
 }
 
+/// The settings, and a batch of 128 tokens in micro-batches of 2 sequences.
+std::vector<std::string> withBatch(std::vector<std::string> settings) {
+  settings.insert(settings.end(), {"train.global_batch_tokens=128", "train.micro_batch=2"});
+  return settings;
+}
+
 TEST_F(ConfigTest, RanksShareTheBatch) {
-  const std::vector<std::string> batch = {"train.global_batch_tokens=128", "train.micro_batch=2"};
-  auto with = [&](std::vector<std::string> more) {
-    more.insert(more.end(), batch.begin(), batch.end());
-    return more;
-  };
-  Config c = load(small, with({}));
+  Config c = load(small, withBatch({}));
   EXPECT_EQ(c.parallel.data, 1);
   EXPECT_EQ(c.parallel.zeroStage, 0);
   EXPECT_EQ(c.train.accumulate, 4);
-  c = load(small, with({"parallel.tensor=2", "parallel.data=2"}));
+  c = load(small, withBatch({"parallel.tensor=2", "parallel.data=2"}));
   EXPECT_EQ(c.parallel.tensor, 2);
   EXPECT_EQ(c.train.accumulate, 2) << "ranks along tensor have the same sequences";
-  c = load(small, with({"parallel.data=2"}));
+  c = load(small, withBatch({"parallel.data=2"}));
   EXPECT_EQ(c.parallel.zeroStage, 1) << "auto";
   EXPECT_EQ(c.parallel.logicalShards, 2) << "auto";
   EXPECT_EQ(c.train.accumulate, 2);
-  c = load(small, with({"parallel.data=2", "parallel.logical_shards=4", "parallel.zero_stage=0"}));
+  c = load(small, withBatch({"parallel.data=2", "parallel.logical_shards=4", "parallel.zero_stage=0"}));
   EXPECT_EQ(c.parallel.shardsPerRank(), 2);
   EXPECT_EQ(c.parallel.zeroStage, 0);
   EXPECT_EQ(load(small, {"parallel.data=4", "train.global_batch_tokens=128"}).train.microBatch, 2) << "auto";
-  EXPECT_EQ(load(small, with({"parallel.data=1", "parallel.reduce_order=fast"})).parallel.reduceOrder,
+  EXPECT_EQ(load(small, withBatch({"parallel.data=1", "parallel.reduce_order=fast"})).parallel.reduceOrder,
             ReduceOrder::fast);
-  c = load(small, with({"parallel.data=2", "parallel.tensor=2", "compile.target=cuda:sm_90a"}));
+  c = load(small, withBatch({"parallel.data=2", "parallel.tensor=2", "compile.target=cuda:sm_90a"}));
   EXPECT_EQ(c.parallel.data * c.parallel.tensor, 4) << "on GPUs too";
-  c = load(small, with({"parallel.data=2", "parallel.sync_every=5"}));
+  c = load(small, withBatch({"parallel.data=2", "parallel.sync_every=5"}));
   EXPECT_EQ(c.parallel.zeroStage, 0) << "auto, with outer steps";
-  c = load(small, with({"parallel.data=2", "parallel.sync_every=500", "eval.every=0", "checkpoint.every=1000"}));
+  c = load(small, withBatch({"parallel.data=2", "parallel.sync_every=500", "eval.every=0", "checkpoint.every=1000"}));
   EXPECT_EQ(c.parallel.syncEvery, 500);
-  c = load(small, with({"parallel.data=2", "parallel.compression=powersgd"}));
+  c = load(small, withBatch({"parallel.data=2", "parallel.compression=powersgd"}));
   EXPECT_EQ(c.parallel.zeroStage, 0) << "auto, with compression";
   EXPECT_EQ(c.parallel.compressedRank(), 4);
-  c = load(small, with({"parallel.data=2", "parallel.gradient_rank=4", "parallel.compress_from=100"}));
+  c = load(small, withBatch({"parallel.data=2", "parallel.gradient_rank=4", "parallel.compress_from=100"}));
   EXPECT_EQ(c.parallel.compressedRank(), 0) << "defaults say nothing";
-  c = load(small, with({"parallel.compression=powersgd", "parallel.gradient_rank=2", "parallel.compress_from=3"}));
+  c = load(small, withBatch({"parallel.compression=powersgd", "parallel.gradient_rank=2", "parallel.compress_from=3"}));
   EXPECT_EQ(c.parallel.compressedRank(), 2);
   EXPECT_EQ(c.parallel.compressFrom, 3);
-  c = load(small, with({"parallel.outer_lr=0.7", "parallel.outer_momentum=0.9"}));
+  c = load(small, withBatch({"parallel.outer_lr=0.7", "parallel.outer_momentum=0.9"}));
   EXPECT_EQ(c.parallel.syncEvery, 1) << "defaults say nothing";
-  c = load(small, with({"parallel.tensor=2", "parallel.logical_tensor=4"}));
+  c = load(small, withBatch({"parallel.tensor=2", "parallel.logical_tensor=4"}));
   EXPECT_EQ(c.parallel.tensor, 2);
   EXPECT_EQ(c.parallel.logicalTensor, 4);
+}
 
-  struct Bad {
-    std::vector<std::string> settings;
-    ErrorCode code;
-    const char *help;
-  };
-  for (const Bad &b :
-       {Bad{{"parallel.data=3"}, ErrorCode::ShapeMismatch, "2 or 4 ranks work"},
-        Bad{{"parallel.data=8"}, ErrorCode::ShapeMismatch, "global_batch_tokens = 256 works"},
-        Bad{{"parallel.logical_shards=3"}, ErrorCode::ShapeMismatch, "1, 2 or 4 work"},
-        Bad{{"parallel.data=4", "parallel.logical_shards=2"}, ErrorCode::ShapeMismatch, "4, 8 or 16"},
-        Bad{{"parallel.reduce_order=fast", "parallel.logical_shards=2"},
-            ErrorCode::Contradiction,
-            "leave one of the two out"},
-        Bad{{"parallel.tensor=8"}, ErrorCode::ShapeMismatch, "1, 2, 4 work"},
-        Bad{{"parallel.tensor=4", "model.n_kv_head=2"}, ErrorCode::ShapeMismatch, "1, 2 work"},
-        Bad{{"parallel.tensor=4", "model.ffn_dim=6"}, ErrorCode::ShapeMismatch, "1, 2 work"},
-        Bad{{"parallel.logical_tensor=3"}, ErrorCode::ShapeMismatch, "2, 4 or 8 work"},
-        Bad{{"parallel.tensor=4", "parallel.logical_tensor=2"}, ErrorCode::ShapeMismatch, "4, 8 or 16"},
-        Bad{{"parallel.logical_tensor=8"}, ErrorCode::ShapeMismatch, "1, 2, 4 work"},
-        Bad{{"parallel.logical_tensor=4", "model.n_kv_head=2"}, ErrorCode::ShapeMismatch, "1, 2 work"},
-        Bad{{"parallel.logical_tensor=2", "optimizer.name=adafactor"}, ErrorCode::NotBuiltYet, "adamw or sgd"},
-        Bad{{"parallel.logical_tensor=2", "precision.optimizer_state=bf16"}, ErrorCode::NotBuiltYet, "or fp32"},
-        Bad{{"parallel.logical_tensor=2", "parallel.tensor=auto"},
-            ErrorCode::Contradiction,
-            "write tensor as a number"},
-        Bad{{"parallel.sync_every=5", "parallel.zero_stage=1"}, ErrorCode::Contradiction, "zero_stage = 0 works"},
-        Bad{{"parallel.sync_every=5", "parallel.tensor=2"}, ErrorCode::NotBuiltYet, "tensor = 1 works"},
-        Bad{{"parallel.sync_every=5", "parallel.tensor=auto"}, ErrorCode::NotBuiltYet, "tensor = 1 works"},
-        Bad{{"parallel.sync_every=5", "parallel.logical_tensor=2"}, ErrorCode::Contradiction, "logical_tensor = 1"},
-        Bad{{"parallel.sync_every=5", "parallel.data=2", "parallel.logical_shards=4"},
-            ErrorCode::Contradiction,
-            "leave logical_shards out"},
-        Bad{{"parallel.sync_every=5", "parallel.offload=optimizer"}, ErrorCode::NotBuiltYet, "offload = \"none\""},
-        Bad{{"parallel.sync_every=5", "precision.compute=fp16"}, ErrorCode::NotBuiltYet, "compute = \"bf16\" works"},
-        Bad{{"parallel.sync_every=5", "precision.compute=bf16", "precision.fp8=all"},
-            ErrorCode::NotBuiltYet,
-            "fp8 = \"off\" works"},
-        Bad{{"parallel.compression=powersgd", "parallel.zero_stage=2"},
-            ErrorCode::Contradiction,
-            "zero_stage = 0 works"},
-        Bad{{"parallel.compression=powersgd", "parallel.sync_every=5"},
-            ErrorCode::Contradiction,
-            "sync_every = 1 works"},
-        Bad{{"parallel.compression=powersgd", "parallel.tensor=2"}, ErrorCode::NotBuiltYet, "tensor = 1 works"},
-        Bad{{"parallel.compression=powersgd", "parallel.tensor=auto"}, ErrorCode::NotBuiltYet, "tensor = 1 works"},
-        Bad{{"parallel.compression=powersgd", "parallel.logical_tensor=2"},
-            ErrorCode::NotBuiltYet,
-            "logical_tensor = 1"},
-        Bad{{"parallel.compression=powersgd", "parallel.data=2", "parallel.logical_shards=4"},
-            ErrorCode::Contradiction,
-            "leave logical_shards out"},
-        Bad{{"parallel.compression=powersgd", "parallel.offload=optimizer"},
-            ErrorCode::NotBuiltYet,
-            "offload = \"none\""},
-        Bad{{"parallel.compression=powersgd", "train.on_nonfinite=skip"},
-            ErrorCode::NotBuiltYet,
-            "on_nonfinite = \"halt\" works"},
-        Bad{{"parallel.compression=powersgd", "precision.compute=fp16"},
-            ErrorCode::NotBuiltYet,
-            "compute = \"bf16\" works"},
-        Bad{{"parallel.compression=powersgd", "precision.compute=bf16", "precision.fp8=all"},
-            ErrorCode::NotBuiltYet,
-            "fp8 = \"off\" works"},
-        Bad{{"parallel.sync_every=5", "checkpoint.every=12"}, ErrorCode::ShapeMismatch, "0, 10 or 15 works"},
-        Bad{{"parallel.sync_every=5", "checkpoint.every=3"}, ErrorCode::ShapeMismatch, "0 or 5 works"},
-        Bad{{"parallel.sync_every=300", "eval.every=0"}, ErrorCode::ShapeMismatch, "checkpoint.every = 0, 900 or 1200"},
-        Bad{{"parallel.gradient_rank=2"}, ErrorCode::Contradiction, "or write compression"},
-        Bad{{"parallel.compress_from=0", "parallel.compression=none"},
-            ErrorCode::Contradiction,
-            "or write compression"},
-        Bad{{"parallel.outer_lr=0.5"}, ErrorCode::Contradiction, "or write sync_every"},
-        Bad{{"parallel.outer_momentum=0.5", "parallel.sync_every=1"},
-            ErrorCode::Contradiction,
-            "or write sync_every"}}) {
-    std::vector<Diagnostic> e = errors(small, with(b.settings));
-    ASSERT_EQ(e.size(), 1u) << b.settings[0];
-    EXPECT_EQ(e[0].code, b.code) << b.settings[0];
-    EXPECT_NE(e[0].help.at(0).find(b.help), std::string::npos) << e[0].help.at(0);
-  }
+struct BadSharing {
+  std::vector<std::string> settings;
+  ErrorCode code;
+  const char *help;
+};
+
+void expectError(const std::vector<Diagnostic> &e, const BadSharing &b) {
+  ASSERT_EQ(e.size(), 1u) << b.settings[0];
+  EXPECT_EQ(e[0].code, b.code) << b.settings[0];
+  EXPECT_NE(e[0].help.at(0).find(b.help), std::string::npos) << e[0].help.at(0);
+}
+
+TEST_F(ConfigTest, RanksThatCannotShareTheBatchAreErrors) {
+  for (const BadSharing &b :
+       {BadSharing{{"parallel.data=3"}, ErrorCode::ShapeMismatch, "2 or 4 ranks work"},
+        BadSharing{{"parallel.data=8"}, ErrorCode::ShapeMismatch, "global_batch_tokens = 256 works"},
+        BadSharing{{"parallel.logical_shards=3"}, ErrorCode::ShapeMismatch, "1, 2 or 4 work"},
+        BadSharing{{"parallel.data=4", "parallel.logical_shards=2"}, ErrorCode::ShapeMismatch, "4, 8 or 16"},
+        BadSharing{{"parallel.reduce_order=fast", "parallel.logical_shards=2"},
+                   ErrorCode::Contradiction,
+                   "leave one of the two out"},
+        BadSharing{{"parallel.tensor=8"}, ErrorCode::ShapeMismatch, "1, 2, 4 work"},
+        BadSharing{{"parallel.tensor=4", "model.n_kv_head=2"}, ErrorCode::ShapeMismatch, "1, 2 work"},
+        BadSharing{{"parallel.tensor=4", "model.ffn_dim=6"}, ErrorCode::ShapeMismatch, "1, 2 work"},
+        BadSharing{{"parallel.logical_tensor=3"}, ErrorCode::ShapeMismatch, "2, 4 or 8 work"},
+        BadSharing{{"parallel.tensor=4", "parallel.logical_tensor=2"}, ErrorCode::ShapeMismatch, "4, 8 or 16"},
+        BadSharing{{"parallel.logical_tensor=8"}, ErrorCode::ShapeMismatch, "1, 2, 4 work"},
+        BadSharing{{"parallel.logical_tensor=4", "model.n_kv_head=2"}, ErrorCode::ShapeMismatch, "1, 2 work"},
+        BadSharing{{"parallel.logical_tensor=2", "optimizer.name=adafactor"}, ErrorCode::NotBuiltYet, "adamw or sgd"},
+        BadSharing{{"parallel.logical_tensor=2", "precision.optimizer_state=bf16"}, ErrorCode::NotBuiltYet, "or fp32"},
+        BadSharing{{"parallel.logical_tensor=2", "parallel.tensor=auto"},
+                   ErrorCode::Contradiction,
+                   "write tensor as a number"}})
+    expectError(errors(small, withBatch(b.settings)), b);
+}
+
+TEST_F(ConfigTest, WhatOuterStepsAndCompressionCannotDoAreErrors) {
+  for (const BadSharing &b :
+       {BadSharing{
+            {"parallel.sync_every=5", "parallel.zero_stage=1"}, ErrorCode::Contradiction, "zero_stage = 0 works"},
+        BadSharing{{"parallel.sync_every=5", "parallel.tensor=2"}, ErrorCode::NotBuiltYet, "tensor = 1 works"},
+        BadSharing{{"parallel.sync_every=5", "parallel.tensor=auto"}, ErrorCode::NotBuiltYet, "tensor = 1 works"},
+        BadSharing{
+            {"parallel.sync_every=5", "parallel.logical_tensor=2"}, ErrorCode::Contradiction, "logical_tensor = 1"},
+        BadSharing{{"parallel.sync_every=5", "parallel.data=2", "parallel.logical_shards=4"},
+                   ErrorCode::Contradiction,
+                   "leave logical_shards out"},
+        BadSharing{
+            {"parallel.sync_every=5", "parallel.offload=optimizer"}, ErrorCode::NotBuiltYet, "offload = \"none\""},
+        BadSharing{
+            {"parallel.sync_every=5", "precision.compute=fp16"}, ErrorCode::NotBuiltYet, "compute = \"bf16\" works"},
+        BadSharing{{"parallel.sync_every=5", "precision.compute=bf16", "precision.fp8=all"},
+                   ErrorCode::NotBuiltYet,
+                   "fp8 = \"off\" works"},
+        BadSharing{{"parallel.compression=powersgd", "parallel.zero_stage=2"},
+                   ErrorCode::Contradiction,
+                   "zero_stage = 0 works"},
+        BadSharing{{"parallel.compression=powersgd", "parallel.sync_every=5"},
+                   ErrorCode::Contradiction,
+                   "sync_every = 1 works"},
+        BadSharing{{"parallel.compression=powersgd", "parallel.tensor=2"}, ErrorCode::NotBuiltYet, "tensor = 1 works"},
+        BadSharing{
+            {"parallel.compression=powersgd", "parallel.tensor=auto"}, ErrorCode::NotBuiltYet, "tensor = 1 works"},
+        BadSharing{{"parallel.compression=powersgd", "parallel.logical_tensor=2"},
+                   ErrorCode::NotBuiltYet,
+                   "logical_tensor = 1"},
+        BadSharing{{"parallel.compression=powersgd", "parallel.data=2", "parallel.logical_shards=4"},
+                   ErrorCode::Contradiction,
+                   "leave logical_shards out"},
+        BadSharing{{"parallel.compression=powersgd", "parallel.offload=optimizer"},
+                   ErrorCode::NotBuiltYet,
+                   "offload = \"none\""},
+        BadSharing{{"parallel.compression=powersgd", "train.on_nonfinite=skip"},
+                   ErrorCode::NotBuiltYet,
+                   "on_nonfinite = \"halt\" works"},
+        BadSharing{{"parallel.compression=powersgd", "precision.compute=fp16"},
+                   ErrorCode::NotBuiltYet,
+                   "compute = \"bf16\" works"},
+        BadSharing{{"parallel.compression=powersgd", "precision.compute=bf16", "precision.fp8=all"},
+                   ErrorCode::NotBuiltYet,
+                   "fp8 = \"off\" works"},
+        BadSharing{{"parallel.sync_every=5", "checkpoint.every=12"}, ErrorCode::ShapeMismatch, "0, 10 or 15 works"},
+        BadSharing{{"parallel.sync_every=5", "checkpoint.every=3"}, ErrorCode::ShapeMismatch, "0 or 5 works"},
+        BadSharing{
+            {"parallel.sync_every=300", "eval.every=0"}, ErrorCode::ShapeMismatch, "checkpoint.every = 0, 900 or 1200"},
+        BadSharing{{"parallel.gradient_rank=2"}, ErrorCode::Contradiction, "or write compression"},
+        BadSharing{{"parallel.compress_from=0", "parallel.compression=none"},
+                   ErrorCode::Contradiction,
+                   "or write compression"},
+        BadSharing{{"parallel.outer_lr=0.5"}, ErrorCode::Contradiction, "or write sync_every"},
+        BadSharing{
+            {"parallel.outer_momentum=0.5", "parallel.sync_every=1"}, ErrorCode::Contradiction, "or write sync_every"}})
+    expectError(errors(small, withBatch(b.settings)), b);
 }
 
 // A module says how far outer steps are apart; the periods of its run are set beside it, or are defaults.
