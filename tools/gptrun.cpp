@@ -240,91 +240,96 @@ void addEvalOptions(Command eval, RunOptions &o) {
       .excludes(task);
 }
 
-int run(int argc, char **argv) {
-  RunOptions o;
-  o.words.assign(argv + 1, argv + argc);
-  CommandLine app("gptrun", "gptrun: trains, samples and evaluates a plan made by `gptc compile`");
-  auto addThreads = [&](Command a) {
-    a.option("--threads", o.threads, "threads; never changes results; default: 0, all cores").within(0, 4096);
-  };
-  auto addOutDir = [&](Command a) {
-    a.option("--out-dir", o.outDir,
-             "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
-             "working folder")
-        .type("DIR");
-  };
-  auto common = [&](Command a, bool takesModels = false) {
-    if (takesModels)
-      a.option("PLAN", o.plan, "folder written by `gptc compile`, a Hugging Face folder or a GGUF file")
-          .type("DIR|FILE.gguf");
-    else
-      a.option("PLAN", o.plan, "folder written by `gptc compile`").type("FOLDER");
-    addThreads(a);
-    addOutDir(a);
-  };
-  common(app);
-  auto weights = [&](Command a) {
+/// What several commands take.
+class CommonOptions {
+public:
+  explicit CommonOptions(RunOptions &o) : o(o) {}
+
+  void plan(Command a) {
+    a.option("PLAN", o.plan, "folder written by `gptc compile`").type("FOLDER");
+    run(a);
+  }
+  void planOrModel(Command a) {
+    a.option("PLAN", o.plan, "folder written by `gptc compile`, a Hugging Face folder or a GGUF file")
+        .type("DIR|FILE.gguf");
+    run(a);
+  }
+  void encoder(Command a, const char *help) {
+    a.option("MODEL", o.plan, help).type("DIR");
+    run(a);
+  }
+  void weights(Command a) {
     a.option("--checkpoint", o.checkpoint,
              "which weights: the number of a step | best: least validation loss | a folder with model.safetensors; "
              "default: the newest checkpoint")
         .type("STEP|best|DIR");
-  };
-  addTrainingOptions(app, o);
-  auto addSharing = [&](Command a) {
+  }
+  void sharing(Command a) {
     a.option("--tensor", o.tensor,
              "ranks that share heads, their cache, and hidden features, each with its part; CPUs only; default: those "
              "of --nodes, --hosts and --ranks-per-node, else of the plan's parallel.tensor")
         .within(1, 1 << 10);
     addRankOptions(a, o, "--tensor's, in equal parts");
-  };
+  }
+
+private:
+  RunOptions &o;
+
+  void run(Command a) {
+    a.option("--threads", o.threads, "threads; never changes results; default: 0, all cores").within(0, 4096);
+    a.option("--out-dir", o.outDir,
+             "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
+             "working folder")
+        .type("DIR");
+  }
+};
+
+int run(int argc, char **argv) {
+  RunOptions o;
+  o.words.assign(argv + 1, argv + argc);
+  CommandLine app("gptrun", "gptrun: trains, samples and evaluates a plan made by `gptc compile`");
+  CommonOptions common(o);
+  common.plan(app);
+  addTrainingOptions(app, o);
 
   Command sample = app.command("sample", "continue a prompt");
-  common(sample, true);
+  common.planOrModel(sample);
   addRunAsOptions(sample, o.as);
   addCacheOption(sample, o.as);
-  weights(sample);
+  common.weights(sample);
   addSampleOptions(sample, o.sample);
-  addSharing(sample);
+  common.sharing(sample);
   Command serve = app.command("serve", "answer over HTTP, by the interface of OpenAI: /v1/completions, /v1/models");
-  common(serve, true);
+  common.planOrModel(serve);
   addRunAsOptions(serve, o.as);
   addCacheOption(serve, o.as);
-  weights(serve);
+  common.weights(serve);
   addServeOptions(serve, o.serve);
-  addSharing(serve);
+  common.sharing(serve);
   Command embed = app.command("embed", "vectors of texts, by an encoder or a decoder");
-  common(embed, true);
+  common.planOrModel(embed);
   addRunAsOptions(embed, o.as);
-  weights(embed);
+  common.weights(embed);
   addEmbedOptions(embed, o.embed);
   Command classify = app.command("classify", "labels of texts, by a classifier that was trained here or elsewhere");
-  classify
-      .option("MODEL", o.plan,
-              "a plan whose model learns labels, or a folder with a classifier of BERT's form or ModernBERT's")
-      .type("DIR");
-  addThreads(classify);
-  addOutDir(classify);
+  common.encoder(classify,
+                 "a plan whose model learns labels, or a folder with a classifier of BERT's form or ModernBERT's");
   addRunAsOptions(classify, o.as);
-  weights(classify);
+  common.weights(classify);
   addClassifyOptions(classify, o.classify);
   Command fill = app.command("fill-mask", "tokens in place of [MASK] in texts, by an encoder that has learned them");
-  fill.option(
-          "MODEL", o.plan,
-          "a plan of an encoder of tokens, or a folder with a model of BERT's form or ModernBERT's and its head for "
-          "masked tokens")
-      .type("DIR");
-  addThreads(fill);
-  addOutDir(fill);
+  common.encoder(fill, "a plan of an encoder of tokens, or a folder with a model of BERT's form or ModernBERT's and "
+                       "its head for masked tokens");
   addRunAsOptions(fill, o.as);
-  weights(fill);
+  common.weights(fill);
   addFillOptions(fill, o.fill);
   Command eval =
       app.command("eval", "loss on the validation data, or on another file; of labels also how well they are told; "
                           "multiple choice");
-  common(eval, true);
+  common.planOrModel(eval);
   addRunAsOptions(eval, o.as);
   addCacheOption(eval, o.as);
-  weights(eval);
+  common.weights(eval);
   addEvalOptions(eval, o);
 
   if (std::optional<int> code = app.parse(argc, argv))

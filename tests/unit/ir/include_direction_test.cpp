@@ -1,7 +1,8 @@
 // The arrows of the architecture, read from the sources: who may include whom, where LLVM's heavy headers may stand,
-// and how long a file may grow.
+// and how long files and functions may grow.
 #include "tests/unit/ir/source_tree.h"
 
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringRef.h"
 
 #include <gtest/gtest.h>
@@ -210,6 +211,27 @@ TEST(Architecture, HeavyHeadersStayInTwoFiles) {
 TEST(Architecture, FilesStaySmall) {
   for (const Source &s : sources())
     EXPECT_LE(s.lines, 800u) << s.path << " has become two things";
+}
+
+// Those that begin and end in the first column, tests among them; clang-tidy counts those of classes.
+TEST(Architecture, FunctionsStaySmall) {
+  int functions = 0;
+  for (const Source &s : sources()) {
+    if (!llvm::StringRef(s.path).ends_with(".cpp") && !llvm::StringRef(s.path).ends_with(".h"))
+      continue;
+    std::ifstream lines(fs::path(GPTC_SOURCE_DIR) / s.path);
+    int length = 0;
+    for (std::string line, head; std::getline(lines, line); ++length) {
+      if (!line.empty() && (llvm::isAlpha(line[0]) || line[0] == '_')) {
+        head = line;
+        length = 1;
+      } else if (line == "}") {
+        EXPECT_LE(length, 100) << s.path << ": " << head;
+        ++functions;
+      }
+    }
+  }
+  EXPECT_GT(functions, 3000) << "they are found";
 }
 
 }  // namespace
