@@ -44,6 +44,9 @@ std::string splittingOf(const json &pre, const json &normalizer, const json &mod
   if (isolates && pattern == patterns::qwen2 && (normalizer.is_null() || part(normalizer, "type") == "NFC") &&
       !ignoresMerges)
     return "qwen2";
+  if (isolates && (pattern == patterns::bloom || pattern == patterns::bloomFlat) && normalizer.is_null() &&
+      !ignoresMerges)
+    return "bloom";
   return "";
 }
 
@@ -124,7 +127,8 @@ private:
     }
     if (v.pre.empty())
       later("a splitting that llama.cpp has no name for (normalizer, pre_tokenizer, ignore_merges)",
-            "GPT-2's works, which `gptc data prepare --tokenizer bpe:N` uses, and those of SmolLM, Llama 3 and Qwen2");
+            "GPT-2's works, which `gptc data prepare --tokenizer bpe:N` uses, and those of SmolLM, Llama 3, Qwen2 and "
+            "BLOOM");
     for (const char *name : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"})
       if (const json &value = part(model, name); !value.is_null() && value != "" && value != 0)
         if (!isOfCharacters() || name != llvm::StringRef("unk_token"))

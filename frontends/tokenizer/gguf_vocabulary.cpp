@@ -36,8 +36,8 @@ constexpr Words kWords[] = {{"gpt-2", ""},
                             {"refact", "", true},
                             {"command-r", "", true},
                             {"codeshell", "", true},
-                            {"bloom", R"( ?[^(\s|.,!?…。，、।۔،)]+)"},
-                            {"gpt3-finnish", R"( ?[^(\s|.,!?…。，、।۔،)]+)"}};
+                            {"bloom", patterns::bloomFlat},
+                            {"gpt3-finnish", patterns::bloomFlat}};
 
 UserError bad(const std::string &file, const std::string &why) {
   return {ErrorCode::DataInvalid, fmt::format("{}: its vocabulary is unusable: {}", file, why), "get the file again"};

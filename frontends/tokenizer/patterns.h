@@ -10,6 +10,9 @@ inline constexpr char llama3[] =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 inline constexpr char qwen2[] =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+/// BLOOM's as its tokenizer.json writes it, and the same without a class within the class, as llama.cpp has it.
+inline constexpr char bloom[] = R"( ?[^(\s|[.,!?…。，、।۔،])]+)";
+inline constexpr char bloomFlat[] = R"( ?[^(\s|.,!?…。，、।۔،)]+)";
 // As tiktoken writes them.
 inline constexpr char cl100k[] =
     R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s)";

@@ -45,6 +45,7 @@ def bpe_trainer(size=330, **options):
 
 ALPHABET = pre_tokenizers.ByteLevel.alphabet()
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
 OTHER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
@@ -234,6 +235,7 @@ def main():
         "llama3": byte_level(pre_tokenizers.Sequence([split(Regex(LLAMA3)), level()]), ignore_merges=True),
         "other-words": byte_level(pre_tokenizers.Sequence([split(Regex(OTHER)), level()]), normalizers.NFC()),
         "starcoder": byte_level(pre_tokenizers.Sequence([pre_tokenizers.Digits(True), level(regex=True)])),
+        "bloom": byte_level(pre_tokenizers.Sequence([split(Regex(BLOOM)), level()])),
         "falcon": byte_level(pre_tokenizers.Sequence([pre_tokenizers.Punctuation("contiguous"), level(regex=True), pre_tokenizers.Digits(False),
                                                       split(Regex("[0-9][0-9][0-9]"))])),
         "splits": byte_level(pre_tokenizers.Sequence([split(" ", "merged_with_previous"), split(Regex("[aeiou]"), "merged_with_next"),
