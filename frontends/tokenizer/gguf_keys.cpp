@@ -61,10 +61,11 @@ std::optional<GgufVocabulary> readVocabulary(const GgufFile &file) {
     if (file.has(s.key) && (v.*s.id < 0 || v.*s.id >= int64_t(v.tokens.size())))
       file.damaged(fmt::format("{} = {} is no token", s.key, v.*s.id));
   }
-  const bool sentences = v.model == "llama", words = v.model == "bert";
-  v.addBos = sentences || words || (v.model == "gpt2" && v.pre == "llama-bpe");
-  v.addEos = words || v.model == "t5";
-  v.addSpacePrefix = sentences || v.model == "t5";
+  // What llama.cpp takes where a file does not say it.
+  const bool sentences = v.model == "llama",
+             ofLlama3 = v.pre == "llama-bpe" || v.pre == "llama3" || v.pre == "llama-v3";
+  v.addBos = sentences || (v.model == "gpt2" && ofLlama3);
+  v.addSpacePrefix = sentences;
   for (const Flag &f : kFlags)
     v.*f.value = file.boolean(f.key).value_or(v.*f.value);
   v.chatTemplate = file.text("tokenizer.chat_template").value_or("");

@@ -16,8 +16,8 @@ struct GgufVocabulary {
   /// What each token is, by llama.cpp's numbers.
   enum TokenType : int32_t { normal = 1, unknownToken = 2, control = 3, userDefined = 4, unused = 5, byte = 6 };
 
-  /// "gpt2": BPE over bytes, with `merges` and `pre`; "llama": SentencePiece's BPE, with `scores`; "t5": Unigram;
-  /// "bert": WordPiece.
+  /// "gpt2": BPE over bytes, with `merges` and `pre`; "llama": SentencePiece's BPE, with `scores`. Tokenizer::fromGguf
+  /// refuses others, as "bert" and "t5".
   std::string model;
   std::string pre;  // how a text is cut into words: "gpt-2", "llama-bpe", ...; "" if the file names none
   std::vector<std::string> tokens;  // as written there: with GPT-2's printable characters, or U+2581 for spaces

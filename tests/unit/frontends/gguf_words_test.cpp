@@ -82,6 +82,27 @@ TEST(GgufWords, AreSplitAsTheNameSays) {
   }
 }
 
+/// Where a file does not say whether a text begins with a token, llama.cpp puts one for Llama 3's names alone.
+TEST(GgufWords, OfLlama3BeginWithAToken) {
+  const std::string path =
+      (std::filesystem::path(testing::TempDir()) / fmt::format("gptc-begins-{}.gguf", ::getpid())).string();
+  const auto gone = llvm::make_scope_exit([&] { std::filesystem::remove(path); });
+  for (const auto &[pre, begins] : {std::pair("llama-bpe", true),
+                                    {"llama3", true},
+                                    {"llama-v3", true},
+                                    {"dbrx", false},
+                                    {"gpt-2", false},
+                                    {"qwen2", false},
+                                    {"bloom", false}}) {
+    GgufVocabulary v = vocabularyWith(pre);
+    GgufKeys keys = {{"general.architecture", std::string("llama")}};
+    addVocabulary(keys, &v);
+    std::erase_if(keys, [](const auto &key) { return key.first == "tokenizer.ggml.add_bos_token"; });
+    GgufWriter(path, keys, {}).finish();
+    EXPECT_EQ(readVocabulary(GgufFile(path))->addBos, begins) << pre;
+  }
+}
+
 /// A tokenizer.json of BLOOM's kind, whose vocabulary lacks the end of text that the model has beside it.
 TEST(GgufWords, OfBloomGoOutAndComeBack) {
   const std::string text = readInput(folder + "bloom.json", "tokenizer");
