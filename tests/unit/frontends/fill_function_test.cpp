@@ -61,7 +61,7 @@ TEST(FillFunction, GivesTheLogitsOfTraining) {
     ASSERT_TRUE(fills->function("embed_16") && fills->function("fill"));
     StateMap states = initialStates(*trains, 3), own;
     for (size_t i = 0; i < size_t(V); ++i)
-      states.at("lm_head.bias").data[i] = 0.1 * double(i);
+      states["lm_head.bias"].data[i] = 0.1 * double(i);
     for (const auto &s : fills->states)
       own[s->name] = states.at(s->name);
     const std::vector<double> text = {4, 10, 1, 10, 7, 2};
