@@ -38,8 +38,10 @@ std::vector<int> parseList(const std::string &text) {
       ++at;
       last = number();
     }
-    if (!first || !last || (at != end && *at++ != ','))
+    if (!first || !last || (at != end && *at != ','))
       return {};
+    if (at != end)
+      ++at;
     for (int n = *first; n <= *last; ++n)
       all.push_back(n);
   }

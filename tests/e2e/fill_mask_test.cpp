@@ -223,8 +223,9 @@ TEST_F(FillMaskTest, PlansToo) {
   EXPECT_EQ(masks[0].at("place"), 2);
   EXPECT_EQ(masks[1].at("place"), 6);
   const std::string a = masks[0].at("choices")[0].at("text"), b = masks[1].at("choices")[0].at("text");
-  if (!a.starts_with("token_id:") && !b.starts_with("token_id:"))
+  if (!a.starts_with("token_id:") && !b.starts_with("token_id:")) {
     EXPECT_EQ(lines[0].at("filled"), "th" + a + " do" + b);
+  }
   for (const json &mask : masks) {
     double sum = 0;
     for (const json &choice : mask.at("choices"))

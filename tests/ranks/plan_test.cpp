@@ -11,7 +11,7 @@ namespace {
 class Ranks : public testing::TestWithParam<RankCut> {};
 
 TEST_P(Ranks, GiveTheBitsOfOne) {
-  const RankCut c = GetParam();
+  const RankCut &c = GetParam();
   const RanksOutcome expected = train({1, 0, 4, "tree", c.compute, c.optimizer}, 3), got = train(c, 3);
   ASSERT_EQ(expected.losses.size(), 3u);
   EXPECT_LT(expected.losses[2], expected.losses[0]) << "it learns nothing";

@@ -505,7 +505,7 @@ TEST_F(Gguf, HostileSizesAndNamesAreRefused) {
   Raw longer = Raw().header(1, 0).tensor("t", {8}, 0, 0).data(32);
   longer.bytes.back() = 1;
   EXPECT_EQ(problemOf(longer.bytes), "");
-  longer.bytes[longer.bytes.find("t") + 5] = 7;  // the dimension
+  longer.bytes[longer.bytes.find('t') + 5] = 7;  // the dimension
   EXPECT_EQ(damaged(longer), "the bytes behind tensor t are no padding");
   EXPECT_EQ(damaged(Raw().header(2, 0).tensor("t", {4}, 0, 0).tensor("t", {4}, 0, 32).data(99)),
             "it has the tensor t twice");

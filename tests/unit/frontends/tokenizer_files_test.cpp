@@ -300,7 +300,7 @@ TEST(TokenizerFiles, ModelsOfSentencePieceAreWrittenAsJson) {
     for (const std::string &text : texts) {
       if (text.find("<s>") != std::string::npos)
         continue;  // for `tokenizers` every piece of Unigram is text, control tokens too
-      if (users && m.addSpace && (text.starts_with(" ") || text.starts_with("\u2581")))
+      if (users && m.addSpace && (text.starts_with(' ') || text.starts_with("\u2581")))
         continue;  // and its step that adds a space only to the first text adds none to these
       EXPECT_EQ(t.encode(text), own.encode(text)) << what << ": \"" << text << '"';
       EXPECT_EQ(t.encode(text, {.addSpecial = true}), own.encode(text, {.addSpecial = true})) << what << ": " << text;
