@@ -79,7 +79,7 @@ static std::string kernels(const Module &m, const Target &target, const std::str
       } else {
         out += emit == "llvm" ? emitLLVM(k, target, true) : kir::print(k);
       }
-      out += "\n";
+      out += '\n';
     }
   return out;
 }

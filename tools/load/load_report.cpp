@@ -102,7 +102,7 @@ std::string LoadReport::table() const {
     out += fmt::format("{:<32}", name);
     for (double v : {d.mean, d.at(50), d.at(90), d.at(99), d.most()})
       out += d.sorted.empty() ? fmt::format("{:>10}", "-") : fmt::format("{:>10.2f}", v);
-    out += "\n";
+    out += '\n';
   }
   return out;
 }

@@ -289,7 +289,7 @@ private:
     text += sample.text().substr(prompt.said);
     prompt.said = sample.text().size();
     if (sample.ended())
-      text += "\n";
+      text += '\n';
     return sample.ended();
   }
 
