@@ -166,7 +166,7 @@ TEST(ExperimentStatistics, TheFirstStepAtWhichLossesDiffer) {
                                  "{\"step\": 2, \"loss\": 3.25}\n{\"step\": 3, \"loss\": null}\n");
   const std::string b = log("b", "{\"step\": 1, \"loss\": 3.5}\n{\"step\": 2, \"loss\": 3.2500002}\n");
   const std::string c = log("c", "{\"step\": 3, \"loss\": null}\n{\"step\": 4, \"loss\": 1}\n");
-  const Parting p = compareRuns(a, b);
+  const FirstDifference p = compareRuns(a, b);
   EXPECT_EQ(p.step, 2);
   EXPECT_EQ(p.shared, 2);
   EXPECT_EQ(p.first, 3.25f);

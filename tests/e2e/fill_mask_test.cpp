@@ -117,7 +117,6 @@ TEST_F(FillMaskTest, ScoresAreThoseOfTransformers) {
     EXPECT_EQ(lines[0].at("tokens"), ids.size());
     const json &masks = lines[0].at("masks");
     ASSERT_EQ(masks.size(), places.size());
-    std::string filled;
     for (size_t m = 0; m < masks.size(); ++m) {
       EXPECT_EQ(masks[m].at("place"), places[m]);
       const std::vector<double> logits = golden.at("logits").at(size_t(places[m]));
@@ -136,9 +135,7 @@ TEST_F(FillMaskTest, ScoresAreThoseOfTransformers) {
       }
       words[size_t(places[m])] = choices[0].at("text");
     }
-    for (const std::string &word : words)
-      filled += word;
-    EXPECT_EQ(lines[0].at("filled"), filled);
+    EXPECT_EQ(lines[0].at("filled"), llvm::join(words, " ")) << "as tokenizers writes tokens without a decoder";
   }
 }
 

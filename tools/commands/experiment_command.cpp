@@ -24,7 +24,7 @@ struct Options {
   bool yes = false, retry = false, stopOnFailure = false, json = false;
 };
 
-json jsonOf(const Parting &p, const std::string &first, const std::string &second) {
+json jsonOf(const FirstDifference &p, const std::string &first, const std::string &second) {
   return {{"runs", {first, second}},
           {"shared_steps", p.shared},
           {"last_shared_step", p.last},
@@ -32,7 +32,7 @@ json jsonOf(const Parting &p, const std::string &first, const std::string &secon
           {"losses", p.step >= 0 ? json{finiteOrNull<json>(p.first), finiteOrNull<json>(p.second)} : json()}};
 }
 
-std::string inWords(const Parting &p) {
+std::string inWords(const FirstDifference &p) {
   return p.step >= 0
              ? fmt::format("losses first differ at step {}: {} and {}", p.step, p.first, p.second)
              : fmt::format("losses of all {} steps that both have logged are the same, to step {}", p.shared, p.last);
@@ -85,7 +85,7 @@ json jsonOf(const std::vector<SeedStatistics> &all) {
 }
 
 /// Of an experiment's two runs; nullopt if their logs cannot be compared.
-std::optional<Parting> partingOf(const std::string &dir, const std::vector<RunResult> &results) {
+std::optional<FirstDifference> firstDifferenceOf(const std::string &dir, const std::vector<RunResult> &results) {
   if (results.size() != 2)
     return std::nullopt;
   try {
@@ -97,25 +97,25 @@ std::optional<Parting> partingOf(const std::string &dir, const std::vector<RunRe
 
 void printReport(const Options &o, const std::string &dir, const ExperimentReport &report) {
   const std::vector<SeedStatistics> statistics = SeedStatistics::of(report.results);
-  const std::optional<Parting> parting = report.left ? std::nullopt : partingOf(dir, report.results);
+  const std::optional<FirstDifference> difference = report.left ? std::nullopt : firstDifferenceOf(dir, report.results);
   std::vector<RunResult> sorted = report.results;
   sortByLoss(sorted);
   if (o.json) {
     json runs = json::array();
     for (const RunResult &r : sorted)
       runs.push_back(r.json());
-    const json all = {
-        {"runs", runs},
-        {"variants", jsonOf(statistics)},
-        {"left", report.left},
-        {"first_difference", parting ? jsonOf(*parting, report.results[0].name, report.results[1].name) : json()}};
+    const json all = {{"runs", runs},
+                      {"variants", jsonOf(statistics)},
+                      {"left", report.left},
+                      {"first_difference",
+                       difference ? jsonOf(*difference, report.results[0].name, report.results[1].name) : json()}};
     return fmt::print("{}\n", all.dump(2, ' ', false, json::error_handler_t::replace));
   }
   fmt::print("\n");
   printTable(sorted);
   printStatistics(statistics);
-  if (parting)
-    fmt::print("\n{} and {}: {}\n", report.results[0].name, report.results[1].name, inWords(*parting));
+  if (difference)
+    fmt::print("\n{} and {}: {}\n", report.results[0].name, report.results[1].name, inWords(*difference));
   if (report.left)
     fmt::print("{} run{} left: the same command goes on\n", report.left, report.left == 1 ? "" : "s");
 }
@@ -128,7 +128,7 @@ std::string runFolder(const Options &o, const std::string &run) {
 }
 
 void compare(const Options &o) {
-  const Parting p = compareRuns(runFolder(o, o.compared[0]), runFolder(o, o.compared[1]));
+  const FirstDifference p = compareRuns(runFolder(o, o.compared[0]), runFolder(o, o.compared[1]));
   if (o.json)
     fmt::print("{}\n", jsonOf(p, o.compared[0], o.compared[1]).dump(2, ' ', false, json::error_handler_t::replace));
   else

@@ -189,7 +189,7 @@ std::vector<SeedStatistics> SeedStatistics::of(const std::vector<RunResult> &res
   return all;
 }
 
-Parting compareRuns(const std::string &first, const std::string &second) {
+FirstDifference compareRuns(const std::string &first, const std::string &second) {
   auto stepsOf = [](const std::string &outDir) {
     auto steps = readLoggedSteps(outDir);
     if (steps.empty())
@@ -198,7 +198,7 @@ Parting compareRuns(const std::string &first, const std::string &second) {
     return steps;
   };
   const auto a = stepsOf(first), b = stepsOf(second);
-  Parting p;
+  FirstDifference p;
   for (const auto &[step, of] : a) {
     const auto other = b.find(step);
     if (other == b.end())

@@ -70,14 +70,14 @@ struct SeedStatistics {
 SeedStatistics statisticsOf(std::string variant, std::vector<double> values);
 
 /// The first step that both runs have logged with losses whose bits differ.
-struct Parting {
+struct FirstDifference {
   int64_t shared = 0, last = -1;  // steps that both have logged, and the last of them
   int64_t step = -1;              // -1: no shared step differs
   float first = NAN, second = NAN;
 };
 /// Of the logs in two out_dirs. Throws UserError: FileMissing for a folder without a log, DataInvalid for two that
 /// share no step.
-Parting compareRuns(const std::string &first, const std::string &second);
+FirstDifference compareRuns(const std::string &first, const std::string &second);
 
 /// Best validation loss first, then those without by their last loss, then those that have none.
 void sortByLoss(std::vector<RunResult> &results);

@@ -95,6 +95,7 @@ TEST(GgufWords, OfLlama3BeginWithAToken) {
                                     {"qwen2", false},
                                     {"bloom", false}}) {
     GgufVocabulary v = vocabularyWith(pre);
+    v.types.assign(v.tokens.size(), GgufVocabulary::normal);
     GgufKeys keys = {{"general.architecture", std::string("llama")}};
     addVocabulary(keys, &v);
     std::erase_if(keys, [](const auto &key) { return key.first == "tokenizer.ggml.add_bos_token"; });
