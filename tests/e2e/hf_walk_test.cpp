@@ -316,9 +316,12 @@ void HfWalk::prepareInference(const std::vector<std::string> &lines) {
                                    "\n");
   for (const auto &[name, from, around] : {std::tuple{"all-MiniLM-L6-v2", "hf/bert", true},
                                            {"FOLDER", "labels/two", true},
+                                           {"bert-base-uncased", "hf/bert", true},
                                            {"pythia-410m", "hf/gpt_neox", false}}) {
     fs::copy(fmt::format("{}/tests/e2e/{}", GPTC_SOURCE_DIR, from), w.path(name));
-    writeFile(w.path(name) + "/tokenizer.json", tokenizerOf31Words(around));
+    std::string tokenizer = tokenizerOf31Words(around);
+    tokenizer.replace(tokenizer.find("\"t28\""), std::strlen("\"t28\""), "\"[MASK]\"");
+    writeFile(w.path(name) + "/tokenizer.json", tokenizer);
   }
 }
 
