@@ -361,7 +361,7 @@ private:
     countIs("in_place", op.numResults());
     if (const Attr *ws = op.attrs.find("ws"); ws && std::holds_alternative<std::vector<int64_t>>(*ws))
       countIs("ws_at", std::get<std::vector<int64_t>>(*ws).size());
-    if (const Attr *launch = op.attrs.find("launch"); launch && fact<&GroupFacts::launch>(op) < 1)
+    if (const int64_t *launch = peekFact<&GroupFacts::launch>(op); launch && *launch < 1)
       add(op, "attribute 'launch' is below 1");
     if (!op.body)
       return add(op, "has no body");

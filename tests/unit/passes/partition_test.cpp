@@ -130,9 +130,9 @@ StateMap train(const Cut &c, int steps, std::vector<Tensor> &last) {
   return end;
 }
 
-class Partition : public testing::TestWithParam<Cut> {};
+class PartitionedStep : public testing::TestWithParam<Cut> {};
 
-TEST_P(Partition, TrainsLikeOneRank) {
+TEST_P(PartitionedStep, TrainsLikeOneRank) {
   std::vector<Tensor> last, expectedLast;
   Cut alone;
   alone.compute = GetParam().compute;
@@ -171,7 +171,7 @@ std::vector<Cut> cuts() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuts, Partition, testing::ValuesIn(cuts()), nameOfCut);
+INSTANTIATE_TEST_SUITE_P(Cuts, PartitionedStep, testing::ValuesIn(cuts()), nameOfCut);
 
 int64_t bytesOf(const Module &m, llvm::StringRef kind) {
   int64_t n = 0;
