@@ -15,9 +15,10 @@ class RankWatch {
 public:
   using Clock = std::chrono::steady_clock;
   struct Limits {
-    /// A rank without a heartbeat for this long is stuck ...
+    /// A rank is stuck if it has sent no heartbeat for this long.
     std::chrono::milliseconds silence{4000};
-    /// ... and so is a rank without progress for both this long and this many step times.
+    /// A rank that sends heartbeats is stuck, too, if it has made no progress for longer than `silence` and for longer
+    /// than this many steps take.
     int steps = 4;
     /// Time for the first heartbeat: starting a program from a cold disk takes a while. Also the limit when all ranks
     /// wait for each other and the duration of a step is unknown.
