@@ -306,6 +306,9 @@ int run(int argc, char **argv) {
   common.weights(serve);
   addServeOptions(serve, o.serve);
   common.sharing(serve);
+#ifndef GPTC_SERVES
+  serve.hidden();  // its plug-in was not built
+#endif
   Command embed = app.command("embed", "vectors of texts, by an encoder or a decoder");
   common.planOrModel(embed);
   addRunAsOptions(embed, o.as);
