@@ -1,5 +1,10 @@
 // Plans, modules and checkpoints that earlier programs wrote (tests/e2e/before): today's read them without a warning
-// and compute the same.
+// and compute the same. They were written by gptc 0.1 of November 2026 (plan schema 2), whose programs called the two
+// forms of GELU `gelu` (tanh) and `gelu_erf` (exact):
+// - before.gir: a module of two layers, exact GELU in the first, the tanh form in the second
+// - plan: compiled from it; its data are /proc/self/cwd/train.bin and val.bin, those of the working folder
+// - of-plan: the run of the plan: its checkpoint of step 4 and the losses of all 8 steps
+// - model.toml, of-model: the same of a model of one layer
 #include "tests/support/harness.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,20 @@
-// Runs golden/*.txt; README.md here describes their form.
+// Runs golden/NAME.txt, each of which is one mistake of a user, with the text and exit code that the program must
+// answer:
+//
+//   $ printf '[model]\n' > model.toml
+//   $ gptc compile model.toml
+//   exit 3
+//   error[GPTC0207]: model.n_layer is missing
+//   ...
+//
+// Lines of `$ ` are a shell script (`> ` continues a line, for here-documents). It runs in an empty folder with the
+// programs in PATH; all but the last command must succeed, and what the last one writes to stderr is compared. The
+// folder's own path reads `$DIR`. `. "$LIB/tiny.sh"` brings functions that make a tiny plan to damage,
+// `. "$LIB/cluster.sh"` writes a model.toml and a cluster.toml to forecast. `$STANDINS` holds stand-ins for NVIDIA's
+// libraries (tests/simt/standin).
+//
+// To add a case, write the `$ ` lines and run the suite once with GPTC_UPDATE_GOLDEN=1; read what it wrote before
+// committing it. Every code of support/errors.def needs a case, or a reason below why it has none.
 #include "runtime/cuda/cudnn.h"
 #include "runtime/device/fault_place.h"
 #include "support/diagnostics.h"
