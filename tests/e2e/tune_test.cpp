@@ -216,7 +216,9 @@ TEST_F(TuneTest, ARankIsTunedBesideTheOthersOfItsMachine) {
   EXPECT_EQ(r["kept"], nullptr);
   EXPECT_GT(r["peak_fp32"].get<double>(), 1e9);
   recordAWinner();
-  for (const gptc::TuningRecord &record : gptc::TuningRecords(w.path("tuning-cache"), true).all())
+  const gptc::TuningRecords records(w.path("tuning-cache"), true);
+  EXPECT_FALSE(records.all().empty());
+  for (const gptc::TuningRecord &record : records.all())
     EXPECT_NE(record.machine.find(" 2 ranks of "), std::string::npos) << record.machine;
 
   auto compiled = [&](const std::string &name, std::vector<std::string> more) {
