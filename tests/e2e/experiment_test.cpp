@@ -131,6 +131,26 @@ TEST(ExperimentStatistics, IntervalsOfTheMean) {
   EXPECT_TRUE(std::isnan(statisticsOf("b", {2}).halfWidth)) << "of one value there is none";
 }
 
+TEST(ExperimentStatistics, RunsWithoutAValueAreCountedAndStandLast) {
+  std::vector<RunResult> all(5);
+  const double losses[] = {3, 5, 1, NAN, NAN};
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].variant = i < 2 ? "sure" : i < 4 ? "hot" : "dead";
+    all[i].valLoss = losses[i];
+  }
+  all[4].failed = true;
+  const std::vector<SeedStatistics> found = SeedStatistics::of(all);
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[0].variant, "sure");
+  EXPECT_EQ(found[0].without, 0);
+  EXPECT_EQ(found[1].variant, "hot");
+  EXPECT_EQ(found[1].mean, 1);
+  EXPECT_EQ(found[1].without, 1);
+  EXPECT_EQ(found[2].variant, "dead");
+  EXPECT_EQ(found[2].without, 1);
+  EXPECT_TRUE(found[2].values.empty());
+}
+
 TEST(ExperimentStatistics, ResultsReadBackAndTheBestStandsFirst) {
   const Workplace w;
   RunResult a, b, c;

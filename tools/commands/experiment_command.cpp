@@ -7,7 +7,10 @@
 #include "tools/commands/commands.h"
 #include "tools/study/experiment_runner.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <optional>
 
@@ -59,14 +62,18 @@ void printTable(const std::vector<RunResult> &sorted) {
 
 /// Of variants with several seeds.
 void printStatistics(const std::vector<SeedStatistics> &all) {
-  if (std::none_of(all.begin(), all.end(), [](const SeedStatistics &s) { return s.values.size() > 1; }))
+  if (std::none_of(all.begin(), all.end(),
+                   [](const SeedStatistics &s) { return s.values.size() + size_t(s.without) > 1; }))
     return;
   size_t width = 7;
   for (const SeedStatistics &s : all)
     width = std::max(width, s.variant.size());
   fmt::print("\n{:<{}} {:>6} {:>9}  {}\n", "variant", width, "seeds", "mean", "95% interval");
   for (const SeedStatistics &s : all)
-    fmt::print("{:<{}} {:>6} {:>9.4f}  {}\n", s.variant, width, s.values.size(), s.mean,
+    fmt::print("{:<{}} {:>6} {:>9.4f}  {}\n", s.variant, width,
+               s.without ? fmt::format("{} of {}", s.values.size(), s.values.size() + size_t(s.without))
+                         : std::to_string(s.values.size()),
+               s.mean,
                std::isfinite(s.halfWidth) ? fmt::format("{:.4f} to {:.4f}", s.mean - s.halfWidth, s.mean + s.halfWidth)
                                           : "-");
   fmt::print(
@@ -78,7 +85,8 @@ json jsonOf(const std::vector<SeedStatistics> &all) {
   for (const SeedStatistics &s : all)
     list.push_back({{"variant", s.variant},
                     {"seeds", s.values.size()},
-                    {"mean", s.mean},
+                    {"without_value", s.without},
+                    {"mean", finiteOrNull<json>(s.mean)},
                     {"low_95", finiteOrNull<json>(s.mean - s.halfWidth)},
                     {"high_95", finiteOrNull<json>(s.mean + s.halfWidth)}});
   return list;
@@ -118,13 +126,15 @@ void printReport(const Options &o, const std::string &dir, const ExperimentRepor
     fmt::print("\n{} and {}: {}\n", report.results[0].name, report.results[1].name, inWords(*difference));
   if (report.left)
     fmt::print("{} run{} left: the same command goes on\n", report.left, report.left == 1 ? "" : "s");
+  if (const auto failed = llvm::count_if(report.results, [](const RunResult &r) { return r.failed; }))
+    fmt::print("{} run{} failed: --retry-failed runs them again\n", failed, failed == 1 ? "" : "s");
 }
 
 /// A run's folder, or the name of one in --out.
 std::string runFolder(const Options &o, const std::string &run) {
   std::error_code e;
   const std::string inside = o.out + "/" + run;
-  return !o.out.empty() && !std::filesystem::exists(run, e) ? inside : run;
+  return !o.out.empty() && std::filesystem::exists(inside, e) ? inside : run;
 }
 
 void compare(const Options &o) {
@@ -162,6 +172,8 @@ void experiment(const Options &o) {
   for (const RunResult &r : report.results)
     if (r.failed)
       throw EndProgram(r.exit ? r.exit : exitCodeOf(ErrorCode::OutOfRange));
+  if (report.left)
+    throw EndProgram(128 + SIGTERM);  // somebody else has stopped one
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ void requireReplaceable(const std::string &file) {
     return;
   constexpr size_t largest = size_t(1) << 30;
   const FileText old = readTextFile(file, largest);
-  if (!old.ok || (!old.text.empty() && !llvm::StringRef(old.text).starts_with(kReportMark)))
+  if (!old.ok || !llvm::StringRef(old.text).starts_with(kReportMark))
     throw UserError(ErrorCode::Usage, fmt::format("{} is there, and no report", file),
                     "choose another file by --out, or remove it");
 }

@@ -26,11 +26,12 @@ double numberOf(const nlohmann::json &j, const char *name) {
   return v.is_number() ? v.get<double>() : NAN;
 }
 
-/// Calls `line` with each whole line.
-template <class Line> void eachLine(const std::string &text, Line line) {
+/// Calls `line` with each whole line, and returns what stands behind the last one.
+template <class Line> llvm::StringRef eachLine(const std::string &text, Line line) {
   llvm::StringRef rest = text;
   for (size_t end; (end = rest.find('\n')) != llvm::StringRef::npos; rest = rest.drop_front(end + 1))
     line(rest.substr(0, end));
+  return rest;
 }
 
 }  // namespace
@@ -90,7 +91,8 @@ std::vector<RunResult> readResults(const std::string &file) {
     throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {}: {}", file, opened.why));
   ::close(opened.fd);
   int number = 0;
-  eachLine(readInput(file, "results", kMostBytes), [&](llvm::StringRef line) {
+  const std::string text = readInput(file, "results", kMostBytes);
+  auto take = [&](llvm::StringRef line) {
     ++number;
     try {
       results.push_back(RunResult::of(parseJson(line)));
@@ -98,7 +100,9 @@ std::vector<RunResult> readResults(const std::string &file) {
       throw UserError(ErrorCode::DataInvalid, fmt::format("{}:{} is no result of a run", file, number),
                       "repair or remove that line, or name another --out");
     }
-  });
+  };
+  if (const llvm::StringRef last = eachLine(text, take); !last.empty())  // written whole, and edited since
+    take(last);
   return results;
 }
 
@@ -179,13 +183,22 @@ SeedStatistics statisticsOf(std::string variant, std::vector<double> values) {
 
 std::vector<SeedStatistics> SeedStatistics::of(const std::vector<RunResult> &results) {
   std::map<std::string, std::vector<double>> values;
-  for (const RunResult &r : results)
+  std::map<std::string, int64_t> without;
+  for (const RunResult &r : results) {
+    std::vector<double> &of = values[r.variant];
     if (!r.failed && std::isfinite(r.valLoss))
-      values[r.variant].push_back(r.valLoss);
+      of.push_back(r.valLoss);
+    else
+      ++without[r.variant];
+  }
   std::vector<SeedStatistics> all;
-  for (auto &[variant, of] : values)
+  for (auto &[variant, of] : values) {
     all.push_back(statisticsOf(variant, std::move(of)));
-  llvm::stable_sort(all, [](const auto &a, const auto &b) { return a.mean < b.mean; });
+    all.back().without = without[variant];
+  }
+  // A mean of the runs that went well has no place among means of all.
+  auto place = [](const SeedStatistics &s) { return std::tuple(s.without > 0, std::isnan(s.mean), s.mean); };
+  llvm::stable_sort(all, [&](const auto &a, const auto &b) { return place(a) < place(b); });
   return all;
 }
 

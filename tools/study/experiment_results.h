@@ -63,8 +63,9 @@ struct SeedStatistics {
   std::vector<double> values;
   double mean = NAN;
   double halfWidth = NAN;  // of one value there is no interval
+  int64_t without = 0;     // runs that failed, or have no finite validation loss
 
-  /// Least mean first.
+  /// Least mean first; variants with runs without a value stand last.
   static std::vector<SeedStatistics> of(const std::vector<RunResult> &results);
 };
 SeedStatistics statisticsOf(std::string variant, std::vector<double> values);

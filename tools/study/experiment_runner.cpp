@@ -75,13 +75,13 @@ public:
     return stop;
   }
 
-  /// Runs a program with its output at the end of a file. Seconds count from the first change of `begun`, if one is
-  /// named: after `limit` of them it gets one SIGINT.
+  /// Runs a program with its output at the end of a file. Seconds count from when `begun` grows, if one is named:
+  /// after `limit` of them it gets one SIGINT.
   End run(std::vector<std::string> words, const std::string &log, const std::string &begun = "",
           double limit = INFINITY) {
     const int out = openAppending(log);
     const off_t begin = ::lseek(out, 0, SEEK_END);
-    const uintmax_t sizeBefore = sizeOf(begun);
+    uintmax_t size = sizeOf(begun);  // gptrun first cuts off what is beyond its checkpoint
     bool counts = begun.empty();
     auto started = Clock::now();
     const pid_t child = start(words, out);
@@ -97,9 +97,11 @@ public:
         end.isStopped = true;
         ::kill(child, number);
       }
-      if (!counts && sizeOf(begun) != sizeBefore) {
+      if (const uintmax_t now = counts ? size : sizeOf(begun); now > size) {
         counts = true;
         started = Clock::now();
+      } else {
+        size = now;
       }
       if (counts && !end.isOutOfTime && secondsSince(started) >= limit) {
         end.isOutOfTime = true;
@@ -229,6 +231,7 @@ public:
       if (!result) {
         if ((report.signal = children.stopSignal()))
           break;
+        request.say(fmt::format("      {} was stopped, but not by this command", runs[i].name));
         continue;
       }
       record(*result);
