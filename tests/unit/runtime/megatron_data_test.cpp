@@ -5,8 +5,8 @@
 #include "temp_dir.h"
 #include "tests/support/oracles.h"
 
-#include <cstring>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <random>
 
