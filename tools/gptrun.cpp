@@ -228,9 +228,11 @@ void addTrainingOptions(CommandLine &app, RunOptions &o) {
 }
 
 void addEvalOptions(Command eval, RunOptions &o) {
-  eval.flag("--as-sampled", o.asSampled,
-            "by what `gptrun sample` computes with: precision.weights, and the cache; so are models of other programs");
   const Option task = addTaskOptions(eval, o.task);
+  eval.flag("--as-sampled", o.asSampled,
+            "by what `gptrun sample` computes with: precision.weights, and the cache; so are models of other programs, "
+            "and --task")
+      .excludes(task);
   eval.option("--data", o.data, "token file, globs allowed; default: data.val of model.toml")
       .type("FILE")
       .excludes(task);

@@ -75,7 +75,7 @@ std::string differenceOf(const DataPrint &there, const DataPrint &here, llvm::Ar
       return fmt::format("{} has {} tokens and had {}", paths[i], is.tokens, was.tokens);
     if (was.hash != is.hash)
       return fmt::format("{} has other tokens, though as many", paths[i]);
-    if (was.first != is.first)
+    if (i > 0 && was.first != is.first)
       return fmt::format("{} goes on where {} ends, and its windows come in another order than then", paths[i],
                          paths[i - 1]);
   }

@@ -4,7 +4,10 @@
 #include "runtime/serve/token_scores.h"
 #include "support/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <algorithm>
+#include <cmath>
 
 namespace gptc {
 
@@ -28,9 +31,16 @@ std::vector<float> TailScorer::score(llvm::ArrayRef<int32_t> tokens, int64_t cou
     (void)model.logits(0);  // fetched before threads ask for it
     executor.threads().each(end - begin, [&](int64_t i) {
       const int32_t next = tokens[size_t(begin + i) + 1];
-      scores[size_t(begin + i - first)] = scoresOf(model.logits(i), next, 0).logProbability;
+      // Where no logit is finite there is no likelihood; where one is not, it is none of these weights.
+      const llvm::ArrayRef<float> logits = model.logits(i);
+      scores[size_t(begin + i - first)] = llvm::all_of(logits, [](float x) { return std::isfinite(x); })
+                                              ? scoresOf(logits, next, 0).logProbability
+                                              : NAN;
     });
   }
+  if (llvm::any_of(scores, [](float x) { return std::isnan(x); }))
+    throw UserError(ErrorCode::NonFinite, "the logits of a text are not finite",
+                    "compute in a wider precision (--precision fp32); where that is fp32, the weights are damaged");
   // Where new tokens are summed otherwise than prompts, a later sequence reads again what was scored.
   const llvm::ArrayRef<int32_t> kept = model.hasOneOrder() ? input : input.take_front(size_t(first));
   held.assign(kept.begin(), kept.end());

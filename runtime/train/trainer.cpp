@@ -185,6 +185,8 @@ private:
                    "compared");
       if (info.dataFingerprint != data->sampledFingerprint())
         difference = run.trainData + " has other tokens";
+      else if (const size_t files = data->fileCount(); files > 1 && data->firstToken(files - 1) > 0)
+        difference = run.trainData + " has several files, whose windows come in another order than then";
     }
     if (difference.empty())
       return;

@@ -13,7 +13,7 @@ bool eventually(Condition holds, std::chrono::steady_clock::duration limit = std
   const auto end = std::chrono::steady_clock::now() + limit;
   while (!holds()) {
     if (std::chrono::steady_clock::now() > end)
-      return false;
+      return holds();
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return true;

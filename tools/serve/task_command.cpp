@@ -12,6 +12,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <unistd.h>
 
 namespace gptc {
@@ -26,11 +27,11 @@ std::array<double, 4> sizesOf(const std::string &choice, int64_t tokens) {
   return {1, double(countCodePoints(choice)), double(choice.size()), double(tokens)};
 }
 
-/// The first of the greatest. NaN is never one.
+/// The first of the greatest.
 size_t greatest(const std::vector<double> &values) {
   size_t best = 0;
   for (size_t i = 1; i < values.size(); ++i)
-    if (values[i] > values[best] || std::isnan(values[best]))
+    if (values[i] > values[best])
       best = i;
   return best;
 }
@@ -93,6 +94,9 @@ TaskEvaluation::TaskEvaluation(const TaskCommand &command) : command(command) {
   if (!command.shotsFrom.empty()) {
     if (command.shots == 0)
       throw UserError(ErrorCode::Usage, "--shots-from: how many solved questions?", "give --shots N");
+    if (std::error_code e; std::filesystem::equivalent(command.file, command.shotsFrom, e))
+      throw UserError(ErrorCode::Usage, "--shots-from: the same file as --task",
+                      "leave it out: the first of the file but for each question itself are taken then");
     others = readChoiceTask(command.shotsFrom, command.shots);
   }
   const ChoiceTask &from = hasOwnShots ? task : others;
