@@ -134,11 +134,12 @@ std::vector<char> TokenData::readBytes(const File &f, int64_t start, int64_t cou
 namespace {
 
 template <typename T> std::vector<int64_t> widened(const std::vector<char> &bytes) {
-  std::vector<int64_t> tokens(bytes.size() / sizeof(T));
-  for (size_t i = 0; i < tokens.size(); ++i) {
+  std::vector<int64_t> tokens;
+  tokens.reserve(bytes.size() / sizeof(T));
+  for (size_t at = 0; at < bytes.size(); at += sizeof(T)) {
     T t;
-    std::memcpy(&t, bytes.data() + i * sizeof t, sizeof t);
-    tokens[i] = int64_t(t);
+    std::memcpy(&t, bytes.data() + at, sizeof t);
+    tokens.push_back(t);
   }
   return tokens;
 }
