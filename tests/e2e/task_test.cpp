@@ -18,7 +18,7 @@ std::vector<json> objectsOf(const std::string &lines) {
   std::vector<json> all;
   std::istringstream in(lines);
   for (std::string line; std::getline(in, line);)
-    if (line.rfind("{", 0) == 0)
+    if (line.starts_with('{'))
       all.push_back(gptc::parseJson(line));
   return all;
 }
