@@ -124,21 +124,27 @@ TEST_P(Families, LossesAndEveryGradientAreTransformers) {
   std::vector<double> losses;
   for (int64_t i = 0; i < B * T; ++i)
     losses.push_back(y[i] < 0 ? 0 : nllOf(&logits[i * V], V, y[i]));
-  EXPECT_LE(relativeL2(resultOf("eval", B * T), losses), 1e-5);
+  const double apart = relativeL2(resultOf("eval", B * T), losses);
+  EXPECT_LE(apart, 1e-5);
+  test::sayMeasured("losses", apart);
 
   const int64_t seq0 = 0;
   s->executor.run("train_step", {x.data(), y.data(), &seq0, &valid});
   const double loss = golden.at("loss");
   EXPECT_NEAR(resultOf("train_step", 1)[0], loss, 1e-5 * loss);
   size_t gradients = 0;
+  double most = 0;
   for (const auto &state : s->plan.planned->states) {
     if (!llvm::StringRef(state->name).starts_with("m."))
       continue;
     ++gradients;
     std::vector<float> dense(state->type.elements());
     copyFromPadded(state->type, s->executor.view(*state, StateAccess::read).data, dense.data());
-    EXPECT_LE(relativeL2({dense.begin(), dense.end()}, gradientOf(state->name.substr(2))), 1e-5) << state->name;
+    const double off = relativeL2({dense.begin(), dense.end()}, gradientOf(state->name.substr(2)));
+    EXPECT_LE(off, 1e-5) << state->name;
+    most = std::max(most, off);
   }
+  test::sayMeasured("gradients", most);
   EXPECT_EQ(gradients, golden.at("gradients").size());
   EXPECT_TRUE(s->executor.intact());
 }
@@ -159,9 +165,16 @@ TEST_P(Families, TheInterpreterAgrees) {
                                      Tensor::scalar(0, DType::i64), Tensor::scalar(valid)};
   const double loss = golden.at("loss");
   // Parts of transformers' models compute in float32 whatever they are asked for.
-  EXPECT_NEAR(interpret(*joint.function("train_step"), given, states)[0].data[0], loss, 1e-6 * loss);
-  for (const auto &[name, gradient] : golden.at("gradients").items())
-    EXPECT_LE(relativeL2(states["m." + name].data, gradient.get<std::vector<double>>()), 3e-6) << name;
+  const double found = interpret(*joint.function("train_step"), given, states)[0].data[0];
+  EXPECT_NEAR(found, loss, 1e-6 * loss);
+  test::sayMeasured("losses", std::abs(found / loss - 1));
+  double most = 0;
+  for (const auto &[name, gradient] : golden.at("gradients").items()) {
+    const double off = relativeL2(states["m." + name].data, gradient.get<std::vector<double>>());
+    EXPECT_LE(off, 3e-6) << name;
+    most = std::max(most, off);
+  }
+  test::sayMeasured("gradients", most);
 }
 
 TEST_P(Families, LogitsByDecodingAreTransformers) {
@@ -173,10 +186,13 @@ TEST_P(Families, LogitsByDecodingAreTransformers) {
     for (double l : resultOf("decode", V))
       decoded.push_back(l);
   }
-  EXPECT_LE(relativeL2(decoded, {logits.begin(), logits.begin() + T * V}), 1e-5);
+  const double ofDecoding = relativeL2(decoded, {logits.begin(), logits.begin() + T * V});
+  EXPECT_LE(ofDecoding, 1e-5);
   const int64_t pos = 0, last = T - 1;
   s->executor.run("prefill", {&x[T], &pos, &last, greedy.data()});
-  EXPECT_LE(relativeL2(resultOf("prefill", V), {logits.end() - V, logits.end()}), 1e-5);
+  const double ofPrefill = relativeL2(resultOf("prefill", V), {logits.end() - V, logits.end()});
+  EXPECT_LE(ofPrefill, 1e-5);
+  test::sayMeasured("logits", std::max(ofDecoding, ofPrefill));
 }
 
 // Skipped where transformers is missing.
@@ -349,14 +365,17 @@ TEST_P(FamiliesInBf16, AnswersAreWithinTheErrorOfTheirRoundings) {
   const Answers want = transformers(), got = executed(), unrounded = interpreted(*exact);
   const auto cost =
       spread(*exact, unrounded, 0x1p-8, [&](const Op &op, unsigned r) { return rounded.count({&op, r}) != 0; });
-  double squares = 0;
+  double squares = 0, most = 0;
   for (const auto &[name, values] : want) {
     // Casts apart, the plan is the model.
     EXPECT_LE(relativeL2(unrounded.at(name), values), 3e-6) << name;
     const double off = distance(got.at(name), values) / cost.at(name).rms;
     EXPECT_LE(off, 3) << name;
     squares += off * off / double(want.size());
+    most = std::max(most, off);
   }
+  test::sayMeasured("in the root mean square", std::sqrt(squares));
+  test::sayMeasured("of one answer", most);
   EXPECT_LE(squares, 2);
   EXPECT_GT(squares, 0.01) << "nothing was rounded";
 }

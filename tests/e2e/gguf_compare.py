@@ -105,7 +105,7 @@ def llama(goldens, runs):
     for name, loss in losses.items():
         file = os.path.join(goldens, name + ".gguf")
         got = np.mean(llama_cpp_model.losses(llama_cpp_model.Model(file, 16).logits(tokens[:-1], 0), tokens[1:]))
-        print(f"{name}: loss {got:.7f} in llama.cpp, {float(loss):.7f} in transformers")
+        print(f"{name}: loss {got:.7f} in llama.cpp, {float(loss):.7f} in transformers\nmeasured losses: {abs(got / float(loss) - 1):.2g}")
         assert abs(got - float(loss)) < BOUND
     for file, tokenizer, text in zip(runs[::3], runs[1::3], runs[2::3]):
         with open(tokenizer, encoding="utf-8") as f:
@@ -116,7 +116,7 @@ def llama(goldens, runs):
         assert len(ours) == GIVEN + GREEDY, f"{name}: gptrun sample gave {len(ours) - GIVEN} tokens"
         equal, gap = llama_cpp_model.Model(file).greedy(ours, GIVEN)
         if gap is None:
-            print(f"{name}: {equal} greedy tokens are equal")
+            print(f"{name}: {equal} greedy tokens are equal\nmeasured greedy tokens: {equal}")
             assert equal == GREEDY
         else:
             print(f"{name}: token {equal + GIVEN} differs, whose logits are {gap:.2e} apart")

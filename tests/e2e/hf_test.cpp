@@ -120,7 +120,14 @@ double distance(const std::string &dir, size_t tokens) {
 
 class Hf : public ::testing::TestWithParam<const char *> {};
 
-TEST_P(Hf, LogitsAreThoseOfTransformers) { EXPECT_LE(distance(models + GetParam(), 1000), 1e-5); }
+/// How far logits are from the golden beside a model, which must be little.
+void compareWithGolden(const std::string &dir) {
+  const double apart = distance(dir, 1000);
+  EXPECT_LE(apart, 1e-5) << dir;
+  gptc::test::sayMeasured("logits", apart);
+}
+
+TEST_P(Hf, LogitsAreThoseOfTransformers) { compareWithGolden(models + GetParam()); }
 
 // A shorter context takes the first rows of a table of positions.
 TEST_P(Hf, PositionsMayBeCropped) {
@@ -152,7 +159,7 @@ TEST(HfOfTransformers4, LogitsAreThoseOfTransformers) {
     const std::string dir = w.path("made/" + name);
     EXPECT_EQ(json::parse(readFile(dir + "/config.json"))["transformers_version"].get<std::string>().substr(0, 2),
               "4.");
-    EXPECT_LE(distance(dir, 1000), 1e-5) << name;
+    compareWithGolden(dir);
   }
 }
 

@@ -15,6 +15,7 @@ BENCH = os.path.join(ROOT, "tools", "bench")
 sys.dont_write_bytecode = True
 sys.path.insert(0, BENCH)
 import parity_all
+import parity_tests
 
 PART = """import sys
 print("`tools/bench/parity`, a machine\\n")
@@ -84,6 +85,30 @@ class All(unittest.TestCase):
             self.assertEqual(known.returncode, 0, known.stderr)
             for option in options:
                 self.assertTrue(not option.startswith("--") or option in known.stdout, (name, option))
+
+
+class Tests(unittest.TestCase):
+    def test_measurements_of_tests_are_summed_up(self):
+        said = "[ RUN ] a\nmeasured losses: 2.6e-08\nmeasured of one answer: 1.6\nmeasured losses: 1e-09\nunmeasured losses: 7\n"
+        self.assertEqual(parity_tests.measured(said), "losses 1e-09 to 2.6e-08; of one answer 1.6")
+        self.assertEqual(parity_tests.measured("[ OK ] a\n"), "")
+
+    def test_a_program_of_tests_is_counted_and_asked(self):
+        program = """#!/usr/bin/env python3
+import json, sys
+file = next(w for w in sys.argv if w.startswith("--gtest_output=json:")).partition("json:")[2]
+cases = [dict(classname="A", name=n, result=r) for n, r in (("a", "COMPLETED"), ("b", "SKIPPED"), ("c", "COMPLETED"))]
+cases[2]["failures"] = [dict(failure="1 is not 2")]
+json.dump(dict(testsuites=[dict(testsuite=cases)]), open(file, "w"))
+print("measured logits: 3e-07")
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "test_a")
+            with open(file, "w", encoding="utf-8") as f:
+                f.write(program)
+            os.chmod(file, 0o700)
+            with contextlib.redirect_stderr(io.StringIO()):
+                self.assertEqual(parity_tests.outcome(file, "*"), (1, 1, 1, "logits 3e-07"))
 
 
 if __name__ == "__main__":

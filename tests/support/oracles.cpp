@@ -47,6 +47,8 @@ const std::vector<std::string> &transformersPaths() {
   return paths;
 }
 
+void sayMeasured(const std::string &what, double value) { std::printf("measured %s: %.2g\n", what.c_str(), value); }
+
 std::string ggmlVocabularies() { return pythonsFolder() + "/ggml-vocab"; }
 
 }  // namespace gptc::test

@@ -20,6 +20,9 @@ Compared compareBy(const std::string &script, const std::string &arguments, cons
 /// the folder of transformers 4 that tools/oracles puts beside it. If that is not there, a line says so.
 const std::vector<std::string> &transformersPaths();
 
+/// Prints how far something is from another program's, as a line of its own: `tools/bench/parity tests` reads it.
+void sayMeasured(const std::string &what, double value);
+
 /// Where tools/oracles puts llama.cpp's vocabularies (ggml-vocab-*.gguf, with texts and ids), whether they are there or
 /// not.
 std::string ggmlVocabularies();

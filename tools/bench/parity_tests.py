@@ -1,10 +1,11 @@
 """`tools/bench/parity tests`: the ordinary tests that compare models with other programs, as one table.
 
-Their bounds are those that the tests name. A test is skipped where its oracle is missing, and for encoders if it needs a
+Their bounds are those that the tests name; what they measured they print as lines `measured WHAT: NUMBER`. A test is skipped where its oracle is missing, and for encoders if it needs a
 cache.
 """
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,8 +31,16 @@ ROWS = [
 ]
 
 
+def measured(said):
+    """What tests print of their measurements, least and most."""
+    found = {}
+    for what, number in re.findall(r"^measured ([\w ]+): (\S+)$", said, flags=re.M):
+        found.setdefault(what, []).append(float(number))
+    return "; ".join(f"{what} {min(v):.2g}" + (f" to {max(v):.2g}" if min(v) != max(v) else "") for what, v in found.items())
+
+
 def outcome(program, tests):
-    """Numbers of cases that passed, were skipped and failed."""
+    """Numbers of cases that passed, were skipped and failed, and what they measured."""
     environment = dict(os.environ, PATH=os.path.dirname(sys.executable) + ":" + os.environ["PATH"])
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report.json")
@@ -45,18 +54,18 @@ def outcome(program, tests):
     for case in failed:
         print(f"failed: {case['classname']}.{case['name']}: {case['failures'][0]['failure'][:200]}", file=sys.stderr)
     skipped = sum(c["result"] == "SKIPPED" for c in cases)
-    return len(cases) - skipped - len(failed), skipped, len(failed)
+    return len(cases) - skipped - len(failed), skipped, len(failed), measured(done.stdout)
 
 
 def run_tests(options, bin):
     """Prints the table; returns whether a test failed or a row had none that passed."""
     names = chosen(options, [row[0] for row in ROWS])
-    print("| what | with | test | bound | passed, skipped, failed |\n|---|---|---|---|---|", flush=True)
+    print("| what | with | test | bound | measured | passed, skipped, failed |\n|---|---|---|---|---|---|", flush=True)
     bad = False
     for what, oracle, program, tests, bound in ROWS:
         if what not in names:
             continue
-        passed, skipped, failed = outcome(os.path.join(bin, program), tests)
+        passed, skipped, failed, found = outcome(os.path.join(bin, program), tests)
         bad = bad or failed > 0 or passed == 0
-        print(f"| {what} | {oracle} | `{program} --gtest_filter='{tests}'` | {bound} | {passed}, {skipped}, {failed} |", flush=True)
+        print(f"| {what} | {oracle} | `{program} --gtest_filter='{tests}'` | {bound} | {found} | {passed}, {skipped}, {failed} |", flush=True)
     return bad
