@@ -114,6 +114,18 @@ class Docs(unittest.TestCase):
                 wrong += [f"{page}: {given}" for word in re.split(r"[*.:/]+", given) if word and word not in names]
         self.assertEqual(wrong, [])
 
+    def test_every_key_of_config_json_has_its_place(self):
+        families, reader = read("frontends/hf/families.cpp"), read("frontends/hf/read.cpp")
+        only = "".join(re.findall(r"\.only = \{(.*?\})\},\n", families, flags=re.S) + re.findall(r"onlyInAll\(\) \{(.*?)\n\}", families, flags=re.S))
+        keys = set(re.findall(r'sizes\("(\w+)"', families) + re.findall(r'[{]"(\w+)", \{"\w+"', families) + re.findall(r'"(\w+)",', only) +
+                   re.findall(r'(?:has|at|equation)\("(\w+)"', reader))
+        self.assertGreater(len(keys), 50)
+        page = read("docs/lab/config-keys.md")
+        self.assertEqual(sorted(k for k in keys if f"`{k}`" not in page), [])
+        names = re.findall(r'\.name = "(\w+)"', families)
+        self.assertEqual([n for n in names if not re.search(rf"^\| {n} \|", page, flags=re.M)], [])
+        self.assertGreater(len(names), 12)
+
     def test_every_variable_of_users_is_in_the_map(self):
         variables = re.findall(r'\{"(GPTC_\w+)", true\}', read("support/environment.cpp"))
         self.assertGreater(len(variables), 5)
