@@ -206,8 +206,7 @@ Manifest readManifest(const std::string &dir, int64_t step) {
     m.info.model.parameters = manifest.at("model");
     m.info.model.keys = modelKeysOf(manifest);
     m.info.dataFingerprint = manifest.at("data");
-    if (manifest.contains("data_files"))
-      m.info.data.files = filePrintsOf(manifest.at("data_files"));
+    m.info.data.files = filePrintsOf(manifest.value("data_files", json::array()));
     m.info.data.tokenizer = manifest.value("tokenizer", "");
     m.info.results = manifest.value("results", "");
     m.info.earlierPlans = manifest.value("earlier_plans", m.info.earlierPlans);
@@ -224,6 +223,8 @@ Manifest readManifest(const std::string &dir, int64_t step) {
     }
   } catch (const json::exception &e) {
     damaged("manifest.json: " + problemOf(e, text.text));
+  } catch (const std::invalid_argument &e) {
+    damaged(fmt::format("manifest.json: {}", e.what()));
   }
   if (step >= 0 && m.info.step != step)
     damaged(fmt::format("its manifest speaks of step {}", m.info.step));

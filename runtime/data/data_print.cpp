@@ -4,13 +4,14 @@
 #include "runtime/data/training_data.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
-#include "support/json.h"
+#include "support/json_problem.h"
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <ctime>
 #include <pthread.h>
-#include <sstream>
+#include <stdexcept>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <system_error>
@@ -37,6 +38,42 @@ int64_t wallClock() {
   return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
 }
 
+[[noreturn]] void invalidPrint(size_t file, const std::string &what) {
+  throw std::invalid_argument(fmt::format("data_files[{}]: {}", file, what));
+}
+
+/// A number of tokens. nlohmann's own conversion would take 1.5 and true for 1, and 2^63 for a negative number.
+int64_t tokensIn(const nlohmann::ordered_json &print, const char *member, size_t file) {
+  const nlohmann::ordered_json &v = print.at(member);
+  const bool isCount = v.is_number_unsigned() ? v.get<uint64_t>() <= uint64_t(INT64_MAX)
+                                              : v.is_number_integer() && v.get<int64_t>() >= 0;
+  if (!isCount)
+    invalidPrint(file, fmt::format("\"{}\" is {}, no number of tokens", member, shown(v)));
+  return v.get<int64_t>();
+}
+
+std::string hashIn(const nlohmann::ordered_json &print, size_t file) {
+  const auto hash = print.at("blake3").get<std::string>();
+  constexpr size_t digits = 64;
+  if (hash.size() != digits || hash.find_first_not_of("0123456789abcdef") != std::string::npos)
+    invalidPrint(file, fmt::format("\"blake3\" is {}, no hash of {} digits", shown(print.at("blake3")), digits));
+  return hash;
+}
+
+/// Files begin where those before them end, or all at 0 if they are no stream.
+void requireOneStream(const std::vector<FilePrint> &files) {
+  const bool isStream = std::any_of(files.begin(), files.end(), [](const FilePrint &f) { return f.first > 0; });
+  int64_t end = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (isStream && files[i].first != end)
+      invalidPrint(i, fmt::format("\"first\" is {}, and the files before it end at token {}", files[i].first, end));
+    if (files[i].tokens > INT64_MAX - end)
+      invalidPrint(i, fmt::format("\"tokens\" is {}, and the files before it have {}: more than 2^63 - 1 in all",
+                                  files[i].tokens, end));
+    end += files[i].tokens;
+  }
+}
+
 }  // namespace
 
 std::string DataPrint::str() const {
@@ -58,9 +95,15 @@ nlohmann::ordered_json jsonOf(const std::vector<FilePrint> &files) {
 }
 
 std::vector<FilePrint> filePrintsOf(const nlohmann::ordered_json &files) {
+  if (!files.is_array())
+    throw std::invalid_argument(fmt::format("data_files is {}, no list", shown(files)));
   std::vector<FilePrint> all;
-  for (const auto &f : files)
-    all.push_back({f.at("name"), f.at("tokens"), f.at("blake3"), f.value("first", int64_t(0))});
+  for (size_t i = 0; i < files.size(); ++i) {
+    const nlohmann::ordered_json &f = files[i];
+    all.push_back(
+        {f.at("name"), tokensIn(f, "tokens", i), hashIn(f, i), f.contains("first") ? tokensIn(f, "first", i) : 0});
+  }
+  requireOneStream(all);
   return all;
 }
 

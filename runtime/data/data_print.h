@@ -34,7 +34,9 @@ struct DataPrint {
   std::string str() const;
 };
 
-/// The files as JSON, [{"name", "tokens", "blake3"}], and read from it. Throws nlohmann's exceptions.
+/// The files as JSON, [{"name", "tokens", "blake3", "first"}], the last only where it is not 0; and read from it. Throws
+/// nlohmann's exceptions; and std::invalid_argument, naming the file and the value, for what jsonOf does not write:
+/// numbers that count no tokens, other hashes than BLAKE3's, and places that are not those of one stream.
 nlohmann::ordered_json jsonOf(const std::vector<FilePrint> &files);
 std::vector<FilePrint> filePrintsOf(const nlohmann::ordered_json &files);
 

@@ -95,6 +95,30 @@ struct CheckpointFolder : ::testing::Test {
   std::vector<std::string> warnings;
 };
 
+// Its checksum is right, and what it says of the data cannot be: it is damaged, and not the data another.
+TEST_F(CheckpointFolder, WhoseDataCannotBeAStreamIsDamaged) {
+  const std::string first = save(1), second = save(2);
+  auto files = [](int64_t place) {
+    return json{{{"name", "a.bin"}, {"tokens", 9}, {"blake3", std::string(64, 'a')}},
+                {{"name", "b.bin"}, {"tokens", 9}, {"blake3", std::string(64, 'b')}, {"first", place}}};
+  };
+  forge(second, [&](json &j) { j["data_files"] = files(9); });
+  auto info = load();
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->step, 2);
+  EXPECT_EQ(info->data.files[1].first, 9);
+  forge(second, [&](json &j) { j["data_files"] = files(8); });
+  info = load();
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->step, 1) << "the one before it";
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("manifest.json: data_files[1]: \"first\" is 8, and the files before it end at token 9"),
+            std::string::npos)
+      << warnings[0];
+  forge(first, [&](json &j) { j["data_files"] = nullptr; });
+  EXPECT_EQ(codeThrown([&] { load(); }), int(ErrorCode::CheckpointDamaged));
+}
+
 TEST_F(CheckpointFolder, HoldsWeightsAndTheirDescriptionAndApartFromThemWhatOnlyGptcReads) {
   const std::string at = save(3);
   EXPECT_EQ(namesIn(at), (Names{"config.json", "generation_config.json", "manifest.json", "model.safetensors", "state",

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <thread>
 
 using namespace gptc;
@@ -101,6 +102,66 @@ TEST_F(DataPrints, AreOfNamesAndOrderButNotOfTheFolder) {
   header[0] = 20240520, header[1] = 1, header[2] = 200;
   writeFile(dir / "b.bin", std::string(reinterpret_cast<char *>(header.data()), 1024) + bytes(counted(200)));
   EXPECT_EQ(difference(print("two/b.bin"), "b.bin"), "");
+}
+
+// What a checkpoint's manifest says may be wrong though its checksum is right: other programs write such files, too.
+TEST_F(DataPrints, WithValuesThatNobodyWritesAreRefused) {
+  const std::string hash(64, 'a');
+  const nlohmann::ordered_json good =
+      jsonOf({{"a.bin", 100, hash, 0}, {"b.bin", 0, hash, 100}, {"c.bin", 7, hash, 100}});
+  auto refused = [](const nlohmann::ordered_json &files) -> std::string {
+    try {
+      filePrintsOf(files);
+    } catch (const std::invalid_argument &e) {
+      return e.what();
+    } catch (const nlohmann::json::exception &) {
+      return "another type";
+    }
+    return "";
+  };
+  EXPECT_EQ(refused(good), "");
+  EXPECT_EQ(filePrintsOf(good)[2].first, 100);
+  EXPECT_EQ(filePrintsOf(nlohmann::ordered_json::array()).size(), 0u) << "unknown data";
+  auto with = [&](size_t file, const char *member, const nlohmann::ordered_json &value) {
+    nlohmann::ordered_json files = good;
+    files[file][member] = value;
+    return refused(files);
+  };
+  const nlohmann::ordered_json noCounts[] = {
+      -1, 1.5, 100.0, true, "100", nullptr, nlohmann::ordered_json::array(), uint64_t(1) << 63};
+  for (const nlohmann::ordered_json &v : noCounts) {
+    EXPECT_EQ(with(1, "first", v), fmt::format("data_files[1]: \"first\" is {}, no number of tokens", v.dump()));
+    EXPECT_EQ(with(0, "tokens", v), fmt::format("data_files[0]: \"tokens\" is {}, no number of tokens", v.dump()));
+  }
+  // Places that do not follow from the numbers of tokens: a gap, an overlap, out of order, of the first file, of one.
+  EXPECT_EQ(with(2, "first", 101), "data_files[2]: \"first\" is 101, and the files before it end at token 100");
+  EXPECT_EQ(with(2, "first", 99), "data_files[2]: \"first\" is 99, and the files before it end at token 100");
+  EXPECT_EQ(with(1, "first", 107), "data_files[1]: \"first\" is 107, and the files before it end at token 100");
+  EXPECT_EQ(with(0, "first", 1), "data_files[0]: \"first\" is 1, and the files before it end at token 0");
+  EXPECT_EQ(with(2, "first", 0), "data_files[2]: \"first\" is 0, and the files before it end at token 100");
+  EXPECT_EQ(with(0, "tokens", 99), "data_files[1]: \"first\" is 100, and the files before it end at token 99");
+  EXPECT_EQ(with(2, "tokens", INT64_MAX), "data_files[2]: \"tokens\" is 9223372036854775807, and the files before it "
+                                          "have 100: more than 2^63 - 1 in all");
+  // As versions that knew no stream wrote it: all of them, or none.
+  nlohmann::ordered_json apart = good;
+  for (auto &f : apart)
+    f.erase("first");
+  EXPECT_EQ(refused(apart), "");
+  apart[2]["first"] = 100;
+  EXPECT_NE(refused(apart), "");
+
+  for (const std::string &bad : {std::string(), hash.substr(1), hash + "a", std::string(64, 'A'), std::string(64, ' ')})
+    EXPECT_EQ(with(1, "blake3", bad), "data_files[1]: \"blake3\" is \"" + bad + "\", no hash of 64 digits");
+  EXPECT_EQ(with(1, "blake3", 5), "another type");
+  EXPECT_EQ(with(1, "name", 5), "another type");
+  for (const char *member : {"name", "tokens", "blake3"}) {
+    nlohmann::ordered_json files = good;
+    files[1].erase(member);
+    EXPECT_EQ(refused(files), "another type") << member;
+  }
+  EXPECT_EQ(refused(good[0]).substr(0, 16), "data_files is {\"");
+  EXPECT_EQ(refused(nullptr), "data_files is null, no list");
+  EXPECT_EQ(refused(nlohmann::ordered_json::array({5})), "another type");
 }
 
 TEST_F(DataPrints, AreOfTheTokenizerWhereItIsKnown) {
