@@ -4,11 +4,9 @@
 #include "runtime/data/masking.h"
 #include "support/descriptors.h"
 #include "support/diagnostics.h"
-#include "support/labelled_file.h"
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <limits>
 
 namespace gptc {
@@ -18,10 +16,8 @@ namespace {
 constexpr uint32_t kOrderStream = 0xDA7A0001, kOffsetStream = 0xDA7A0002, kMaskStream = 0xDA7A0004;
 constexpr uint64_t kEvalSeed = 0;
 constexpr int kRounds = 6;
-constexpr size_t kHeaderBytes = 1024;
 constexpr size_t kManyFiles = 256;   // each is a descriptor, of which a process may have 1024 at first
 constexpr int64_t kPiece = 1 << 20;  // tokens per read when all are read
-constexpr int32_t kLlmcMagic = 20240520, kLlmcVersion = 1, kLlmcWideMagic = 20240801, kLlmcWideVersion = 7;
 
 [[noreturn]] void invalid(const std::string &path, const std::string &what, const std::string &help) {
   throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", path, what), help);
@@ -58,11 +54,9 @@ TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t
     raiseDescriptorLimit();
   for (const std::string &path : paths) {
     File f{.path = path, .name = nameInPattern(path, pattern), .file = std::make_unique<InputFile>(path, key)};
-    if (const std::string index = megatronIndexBeside(path); !index.empty())
-      f.index = readMegatronIndex(index, path, f.file->size(), key);
-    readFormat(f);
+    f.format = formatOf(*f.file, path, key);
     f.first = all;
-    all += f.count;
+    all += f.format.count;
     files.push_back(std::move(f));
   }
   if (all < minTokens)
@@ -75,98 +69,17 @@ TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t
   offsets = std::max<int64_t>(1, std::min(T, all - epochWindows * T));
 }
 
-void TokenData::readFormat(File &f) {
-  const std::string again = "make it again with `gptc data prepare`";
-  const size_t size = f.file->size();
-  if (size == 0)
-    invalid(f.path, "the file is empty", again);
-  if (f.index) {
-    f.width = f.index->width;
-    f.isSigned = f.index->isSigned;
-    f.count = f.index->tokens;
-    return;
-  }
-  int32_t header[4] = {};
-  if (size >= sizeof header && !f.file->read(0, header, sizeof header))
-    invalid(f.path, "its header cannot be read", again);
-  const auto [magic, version, low, high] = header;
-  if (magic == kLlmcMagic || magic == kLlmcWideMagic) {
-    const bool wide = magic == kLlmcWideMagic;
-    if (version != (wide ? kLlmcWideVersion : kLlmcVersion))
-      invalid(f.path,
-              fmt::format("an llm.c file of magic {} and version {}; 20240520 version 1 (uint16 tokens) and 20240801 "
-                          "version 7 (uint32 tokens) are known",
-                          magic, version),
-              again);
-    f.width = wide ? 4 : 2;
-    f.start = kHeaderBytes;
-    f.count = int64_t(uint64_t(uint32_t(high)) << 32 | uint32_t(low));
-    if (size < kHeaderBytes || f.count < 0 || uint64_t(f.count) != (size - kHeaderBytes) / f.width ||
-        (size - kHeaderBytes) % f.width)
-      invalid(f.path,
-              fmt::format("truncated: its header promises {} tokens of {} bits, it has {} bytes after the header",
-                          f.count, 8 * f.width, size < kHeaderBytes ? 0 : size - kHeaderBytes),
-              again);
-    return;
-  }
-  if (magic == LabelledHeader::kMagic)
-    invalid(f.path, "a file of texts with labels, which only a classifier learns",
-            "name its labels.json: data.labels, or prepare the data without --labels");
-  if (std::memcmp(header, "MMIDIDX", 8) == 0)
-    invalid(f.path, "an index of Megatron-LM's, and no tokens", "name the .bin that belongs to it");
-  if (std::memcmp(header, "\x93NUMPY", 6) == 0)
-    invalid(f.path, "an array of NumPy's, with a header",
-            "write its elements alone, as 16-bit numbers: array.astype('uint16').tofile(FILE)");
-  if (size % 2)
-    invalid(f.path, fmt::format("{} bytes, an odd number: truncated, or no file of 16-bit tokens", size), again);
-  f.count = int64_t(size / 2);
-}
-
 // Reads instead of mapping, because a signal would end the program if a mapped file were truncated.
 std::vector<char> TokenData::readBytes(const File &f, int64_t start, int64_t count) {
-  std::vector<char> bytes(size_t(count) * f.width);
-  if (count && !f.file->read(f.start + size_t(start) * f.width, bytes.data(), bytes.size()))
+  std::vector<char> bytes(size_t(count) * f.format.width);
+  if (count && !f.file->read(f.format.byteOf(start), bytes.data(), bytes.size()))
     invalid(f.path, fmt::format("tokens {} to {} cannot be read any more", start, start + count - 1),
             "do not change token files while they are in use; run again with the file whole");
   return bytes;
 }
 
-namespace {
-
-template <typename T> std::vector<int64_t> widened(const std::vector<char> &bytes) {
-  std::vector<int64_t> tokens;
-  tokens.reserve(bytes.size() / sizeof(T));
-  for (size_t at = 0; at < bytes.size(); at += sizeof(T)) {
-    T t;
-    std::memcpy(&t, bytes.data() + at, sizeof t);
-    tokens.push_back(t);
-  }
-  return tokens;
-}
-
-std::vector<int64_t> tokensOf(const std::vector<char> &bytes, size_t width, bool isSigned) {
-  switch (width) {
-  case 1:
-    return isSigned ? widened<int8_t>(bytes) : widened<uint8_t>(bytes);
-  case 2:
-    return isSigned ? widened<int16_t>(bytes) : widened<uint16_t>(bytes);
-  case 4:
-    return isSigned ? widened<int32_t>(bytes) : widened<uint32_t>(bytes);
-  default:
-    return widened<int64_t>(bytes);
-  }
-}
-
-/// What a vocabulary is compared with: a token that no vocabulary has is the largest.
-uint32_t sizeOf(int64_t token) {
-  constexpr uint32_t most = std::numeric_limits<uint32_t>::max();
-  return token < 0 || token > int64_t(most) ? most : uint32_t(token);
-}
-
-}  // namespace
-
 std::vector<int64_t> TokenData::read(const File &f, int64_t start, int64_t count) {
-  return tokensOf(readBytes(f, start, count), f.width, f.isSigned);
+  return f.format.tokens(readBytes(f, start, count));
 }
 
 void TokenData::copy(int64_t start, int64_t targets, int32_t *x, int32_t *y) const {
@@ -174,7 +87,8 @@ void TokenData::copy(int64_t start, int64_t targets, int32_t *x, int32_t *y) con
   auto f = std::upper_bound(files.begin(), files.end(), start, [](int64_t at, const File &g) { return at < g.first; });
   --f;  // the last file that begins at or before `start`: not an empty one
   for (int64_t at = start - f->first; int64_t(tokens.size()) <= targets; ++f, at = 0) {
-    const std::vector<int64_t> part = read(*f, at, std::min(f->count - at, targets + 1 - int64_t(tokens.size())));
+    const std::vector<int64_t> part =
+        read(*f, at, std::min(f->format.count - at, targets + 1 - int64_t(tokens.size())));
     requireKnown(*f, at, part);
     tokens.insert(tokens.end(), part.begin(), part.end());
   }
@@ -213,36 +127,28 @@ void TokenData::checkTokens() const {
 }
 
 void TokenData::checkTokens(const File &f) const {
-  for (int64_t start = 0; start < f.count; start += kPiece)
-    requireKnown(f, start, read(f, start, std::min(kPiece, f.count - start)));
+  for (int64_t start = 0; start < f.format.count; start += kPiece)
+    requireKnown(f, start, read(f, start, std::min(kPiece, f.format.count - start)));
 }
 
 void TokenData::requireLargest(size_t i, uint32_t largest) const {
-  if (largest >= limit())
-    checkTokens(files[i]);
+  if (largest < limit())
+    return;
+  checkTokens(files[i]);
+  changedUnnoticed(files[i].path, largest, limit());
 }
 
 TokenData::Content TokenData::content(size_t i, const std::atomic<bool> &givenUp) const {
   const File &f = files[i];
   Content r;
   Hasher h;
-  for (int64_t start = 0; start < f.count && !givenUp; start += kPiece) {
-    const std::vector<char> bytes = readBytes(f, start, std::min(kPiece, f.count - start));
+  for (int64_t start = 0; start < f.format.count && !givenUp; start += kPiece) {
+    const std::vector<char> bytes = readBytes(f, start, std::min(kPiece, f.format.count - start));
     h.update(bytes.data(), bytes.size());
-    for (int64_t t : tokensOf(bytes, f.width, f.isSigned))
-      r.largest = std::max(r.largest, sizeOf(t));
+    r.largest = std::max(r.largest, f.format.largest(bytes));
   }
   r.hash = h.finish();
   return r;
-}
-
-FileStamp TokenData::stamp(size_t i) const {
-  FileStamp s = files[i].file->stamp();
-  if (const auto &index = files[i].index) {  // another index makes other tokens of the same bytes
-    s.modified = std::max(s.modified, index->stamp.modified);
-    s.changed = std::max(s.changed, index->stamp.changed);
-  }
-  return s;
 }
 
 std::vector<std::string> TokenData::paths() const {
@@ -262,8 +168,8 @@ std::vector<std::string> TokenData::names() const {
 void TokenData::requireNarrowTokens() const {
   constexpr int64_t least = 64, most = 4096;
   for (const File &f : files) {
-    const int64_t n = std::min(most, f.count) & ~int64_t(1);
-    if (f.start > 0 || f.index || n < least)  // a header or an index tells the format
+    const int64_t n = std::min(most, f.format.count) & ~int64_t(1);
+    if (f.format.isTold || n < least)
       continue;
     const std::vector<int64_t> tokens = read(f, 0, n);
     bool low = false, high = false;
@@ -322,9 +228,10 @@ std::string TokenData::sampledFingerprint() const {
   constexpr int64_t kSampleTokens = 2048;
   Hasher h;
   for (const File &f : files) {
-    h.update(&f.count, sizeof f.count);
+    const int64_t count = f.format.count;
+    h.update(&count, sizeof count);
     for (int s = 0; s < kSamples; ++s) {
-      int64_t span = std::min(kSampleTokens, f.count), start = (f.count - span) / (kSamples - 1) * s;
+      int64_t span = std::min(kSampleTokens, count), start = (count - span) / (kSamples - 1) * s;
       const std::vector<char> sample = readBytes(f, start, span);
       h.update(sample.data(), sample.size());
     }

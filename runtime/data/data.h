@@ -1,8 +1,5 @@
-// Token files in nanoGPT's format (raw little-endian uint16) and llm.c's two, which have a header of 256 int32: magic,
-// version, number of tokens. 20240520, version 1: uint16 tokens; 20240801, version 7: uint32 tokens, for vocabularies
-// beyond 65536. The fourth number of a header holds the upper half of a count beyond 2^31 - 1, where llm.c's files end
-// and have 0. Megatron-LM's, whose format an index says (runtime/data/megatron_index.h). A data set may have many
-// files, of several formats: one stream, in the order of their names. Where it is cut into files changes nothing.
+// Token files of the formats of runtime/data/token_format.h. A data set may have many files, of several formats: one
+// stream, in the order of their names. Where it is cut into files changes nothing.
 //
 // Training order. In every epoch the stream is cut into windows of T tokens (plus one for the last target), starting at
 // a random offset per epoch; a random permutation orders all windows. The window of global sequence number g is a pure
@@ -14,14 +11,13 @@
 // runs.
 #pragma once
 
-#include "runtime/data/megatron_index.h"
+#include "runtime/data/token_format.h"
 #include "runtime/data/training_data.h"
 #include "support/files.h"
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,9 +68,10 @@ public:
   size_t fileCount() const override { return files.size(); }
   std::vector<std::string> paths() const override;
   std::vector<std::string> names() const override;
-  int64_t tokens(size_t i) const override { return files[i].count; }
+  int64_t tokens(size_t i) const override { return files[i].format.count; }
   int64_t firstToken(size_t i) const override { return files[i].first; }
-  FileStamp stamp(size_t i) const override;
+  FileStamp stamp(size_t i) const override { return files[i].file->stamp(); }
+  std::string reading(size_t i) const override { return files[i].format.reading(); }
   Content content(size_t i, const std::atomic<bool> &givenUp) const override;
   void requireLargest(size_t i, uint32_t largest) const override;
   std::string sampledFingerprint() const override;
@@ -83,15 +80,9 @@ private:
   struct File {
     std::string path, name;
     std::unique_ptr<InputFile> file;
-    std::optional<MegatronIndex> index = std::nullopt;
-    size_t start = 0;       // byte of the first token
-    size_t width = 2;       // bytes of a token: 1, 2, 4 or 8
-    bool isSigned = false;  // of 8 bytes always
-    int64_t first = 0;      // tokens of earlier files
-    int64_t count = 0;
+    TokenFormat format;
+    int64_t first = 0;  // tokens of earlier files
   };
-  /// Finds out a file's format from its index or header: `start`, `width` and `count`. Throws UserError(DataInvalid).
-  static void readFormat(File &f);
   /// Reads the bytes of `count` tokens from `start`, which the file had when it was opened. Throws
   /// UserError(DataInvalid) if it has them no more.
   static std::vector<char> readBytes(const File &f, int64_t start, int64_t count);

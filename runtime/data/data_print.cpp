@@ -23,8 +23,10 @@ namespace {
 constexpr int kNiceness = 10;  // training comes first
 
 std::string keyOf(const FileStamp &s) { return fmt::format("data-{:x}-{:x}", s.device, s.inode); }
-/// Changes with the file's content.
-std::string stateOf(const FileStamp &s) { return fmt::format("{} {} {}", s.size, s.modified, s.changed); }
+/// Changes with the file's content, and with how it is read: an index beside it makes other tokens of the same bytes.
+std::string stateOf(const FileStamp &s, const std::string &reading) {
+  return fmt::format("{} {} {} {}", s.size, s.modified, s.changed, reading);
+}
 
 /// Two changes in quick succession may leave the same times.
 bool isSettled(const FileStamp &s, int64_t now) {
@@ -141,7 +143,7 @@ DataHasher::DataHasher(const TrainingData &data, const std::string &tokenizer, c
     if (const auto record = cache.read(keyOf(stamp))) {
       const auto [state, content] = llvm::StringRef(record->data(), record->size()).split('\n');
       const auto [hash, largest] = content.split(' ');
-      if (state == stateOf(stamp) && !largest.getAsInteger(10, contents[i].largest))
+      if (state == stateOf(stamp, data.reading(i)) && !largest.getAsInteger(10, contents[i].largest))
         contents[i].hash = hash.str();
     }
     if (contents[i].hash.empty())
@@ -196,7 +198,8 @@ void DataHasher::hashUnknown() {
       }
       contents[i] = {found.hash, found.largest};
       if (isSettled(before, now)) {
-        const std::string record = fmt::format("{}\n{} {}", stateOf(before), found.hash, found.largest);
+        const std::string record =
+            fmt::format("{}\n{} {}", stateOf(before, data.reading(i)), found.hash, found.largest);
         cache.write(keyOf(before), {record.data(), record.size()});
       }
     }

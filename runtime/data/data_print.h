@@ -2,7 +2,8 @@
 // per file, in order, its name, its number of tokens and a hash of them; and a hash of the tokenizer.
 //
 // Hashing takes as long as reading the files. One rank of each machine does it during the first steps. Results are kept
-// in the private cache under the file's device and inode, and count as long as its size and times stay the same.
+// in the private cache under the file's device and inode, and count as long as its size and times stay the same and its
+// bytes are read as tokens of the same format.
 #pragma once
 
 #include "llvm/ADT/ArrayRef.h"
@@ -34,9 +35,9 @@ struct DataPrint {
   std::string str() const;
 };
 
-/// The files as JSON, [{"name", "tokens", "blake3", "first"}], the last only where it is not 0; and read from it. Throws
-/// nlohmann's exceptions; and std::invalid_argument, naming the file and the value, for what jsonOf does not write:
-/// numbers that count no tokens, other hashes than BLAKE3's, and places that are not those of one stream.
+/// The files as JSON, [{"name", "tokens", "blake3", "first"}], the last only where it is not 0; and read from it.
+/// Throws nlohmann's exceptions; and std::invalid_argument, naming the file and the value, for what jsonOf does not
+/// write: numbers that count no tokens, other hashes than BLAKE3's, and places that are not those of one stream.
 nlohmann::ordered_json jsonOf(const std::vector<FilePrint> &files);
 std::vector<FilePrint> filePrintsOf(const nlohmann::ordered_json &files);
 

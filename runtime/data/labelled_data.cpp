@@ -232,8 +232,10 @@ void LabelledData::checkFile(const File &f) const {
 }
 
 void LabelledData::requireLargest(size_t i, uint32_t largest) const {
-  if (largest >= limits.vocab)
-    checkFile(files[i]);
+  if (largest < limits.vocab)
+    return;
+  checkFile(files[i]);
+  changedUnnoticed(files[i].path, largest, limits.vocab);
 }
 
 TrainingData::Content LabelledData::content(size_t i, const std::atomic<bool> &givenUp) const {

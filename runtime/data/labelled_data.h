@@ -43,6 +43,7 @@ public:
   std::vector<std::string> names() const override;
   int64_t tokens(size_t i) const override { return files[i].header.tokens; }
   FileStamp stamp(size_t i) const override { return files[i].file->stamp(); }
+  std::string reading(size_t) const override { return "texts"; }
   /// The hash is of the whole file but its header.
   Content content(size_t i, const std::atomic<bool> &givenUp) const override;
   void requireLargest(size_t i, uint32_t largest) const override;

@@ -38,21 +38,19 @@ constexpr TokenType kTypes[] = {{"uint8", 1, false},   {"int8", 1, true},   {"in
 class Reader {
 public:
   Reader(const std::string &path, const std::string &tokenFile, size_t bytes, const std::string &key)
-      : file(path, key), tokenFile(tokenFile), bytes(int64_t(bytes)) {
-    index.path = path;
-    index.stamp = file.stamp();
-  }
+      : file(path, key), path(path), tokenFile(tokenFile), bytes(int64_t(bytes)) {}
 
-  MegatronIndex read() {
+  TokenFormat read() {
     readHeader();
     readSequences();
     readDocuments();
-    return index;
+    format.isTold = true;
+    return format;
   }
 
 private:
   [[noreturn]] void invalid(const std::string &what, const std::string &help = kAgain) const {
-    throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", index.path, what), help);
+    throw UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", path, what), help);
   }
 
   template <typename T> void read(size_t at, T *to, size_t count) const {
@@ -84,8 +82,8 @@ private:
     const TokenType &type = kTypes[code - 1];
     if (!type.width)
       invalid(fmt::format("its tokens are of type {} ({}), and tokens are whole numbers", code, type.name));
-    index.width = type.width;
-    index.isSigned = type.isSigned;
+    format.width = type.width;
+    format.isSigned = type.isSigned;
     const auto sequences = number<uint64_t>(kSequencesAt), bounds = number<uint64_t>(kBoundsAt);
     const uint64_t left = size - kHeaderBytes, each = kLengthBytes + kPlaceBytes;
     const bool fit = sequences <= left / each && bounds <= left / kPlaceBytes;
@@ -99,18 +97,18 @@ private:
                           promised > left ? "truncated" : "damaged", sequences, bounds, left));
     if (!sequences || !bounds)
       invalid("it has no sequences", "give Megatron-LM's tools/preprocess_data.py more text");
-    index.sequences = int64_t(sequences);
-    index.documents = int64_t(bounds) - 1;
+    sequenceCount = int64_t(sequences);
+    format.documents = int64_t(bounds) - 1;
   }
 
   void readSequences() {
-    const size_t lengthsAt = kHeaderBytes, placesAt = lengthsAt + size_t(index.sequences) * kLengthBytes;
-    const auto width = int64_t(index.width);
+    const size_t lengthsAt = kHeaderBytes, placesAt = lengthsAt + size_t(sequenceCount) * kLengthBytes;
+    const auto width = int64_t(format.width);
     std::vector<int32_t> lengths;
     std::vector<int64_t> places;
     int64_t at = 0;  // byte of the token file
-    for (int64_t first = 0; first < index.sequences; first += kPiece) {
-      const auto count = size_t(std::min(kPiece, index.sequences - first));
+    for (int64_t first = 0; first < sequenceCount; first += kPiece) {
+      const auto count = size_t(std::min(kPiece, sequenceCount - first));
       lengths.resize(count);
       places.resize(count);
       read(lengthsAt + size_t(first) * kLengthBytes, lengths.data(), count);
@@ -133,12 +131,12 @@ private:
       invalid(
           fmt::format("its sequences end at byte {} of {}, which has {} bytes: the index is another's, or truncated",
                       at, tokenFile, bytes));
-    index.tokens = at / width;
+    format.count = at / width;
   }
 
   void readDocuments() {
-    const size_t boundsAt = kHeaderBytes + size_t(index.sequences) * (kLengthBytes + kPlaceBytes);
-    const int64_t bounds = index.documents + 1;
+    const size_t boundsAt = kHeaderBytes + size_t(sequenceCount) * (kLengthBytes + kPlaceBytes);
+    const int64_t bounds = *format.documents + 1;
     std::vector<int64_t> piece;
     int64_t before = 0;
     for (int64_t first = 0; first < bounds; first += kPiece) {
@@ -146,20 +144,21 @@ private:
       read(boundsAt + size_t(first) * kPlaceBytes, piece.data(), piece.size());
       for (size_t i = 0; i < piece.size(); ++i) {
         const int64_t bound = first + int64_t(i);
-        if (piece[i] < before || piece[i] > index.sequences || (bound == 0 && piece[i] != 0))
+        if (piece[i] < before || piece[i] > sequenceCount || (bound == 0 && piece[i] != 0))
           invalid(fmt::format("damaged: bound {} of its documents is sequence {} of {}, and the bound before it {}",
-                              bound, piece[i], index.sequences, before));
+                              bound, piece[i], sequenceCount, before));
         before = piece[i];
       }
     }
-    if (before != index.sequences)
-      invalid(fmt::format("damaged: its documents end at sequence {} of {}", before, index.sequences));
+    if (before != sequenceCount)
+      invalid(fmt::format("damaged: its documents end at sequence {} of {}", before, sequenceCount));
   }
 
   InputFile file;
-  const std::string tokenFile;
-  const int64_t bytes;
-  MegatronIndex index;
+  const std::string path, tokenFile;
+  const int64_t bytes;  // of the token file
+  int64_t sequenceCount = 0;
+  TokenFormat format;
 };
 
 }  // namespace
@@ -173,8 +172,8 @@ std::string megatronIndexBeside(const std::string &tokenFile) {
   return ::stat(path.c_str(), &st) == 0 ? path : "";
 }
 
-MegatronIndex readMegatronIndex(const std::string &path, const std::string &tokenFile, size_t bytes,
-                                const std::string &key) {
+TokenFormat readMegatronIndex(const std::string &path, const std::string &tokenFile, size_t bytes,
+                              const std::string &key) {
   return Reader(path, tokenFile, bytes, key).read();
 }
 

@@ -5,28 +5,19 @@
 // documents, numbers of sequences (int64): 0, the end of each.
 #pragma once
 
-#include "support/files.h"
+#include "runtime/data/token_format.h"
 
-#include <cstdint>
 #include <string>
 
 namespace gptc {
 
-struct MegatronIndex {
-  std::string path;
-  size_t width = 0;  // bytes of a token: 1, 2, 4 or 8
-  bool isSigned = false;
-  int64_t sequences = 0, documents = 0, tokens = 0;
-  FileStamp stamp;
-};
-
 /// NAME.idx for NAME.bin, if there is such a file; else "".
 std::string megatronIndexBeside(const std::string &tokenFile);
 
-/// Reads all of an index, and checks that its sequences are the whole of a token file of `bytes` bytes, in order and
-/// without gaps. `key`: the key of model.toml, for messages. Throws UserErrors FileMissing and, with the first place
-/// that is wrong, DataInvalid.
-MegatronIndex readMegatronIndex(const std::string &path, const std::string &tokenFile, size_t bytes,
-                                const std::string &key);
+/// The format that an index tells. Reads all of it, and checks that its sequences are the whole of a token file of
+/// `bytes` bytes, in order and without gaps. `key`: the key of model.toml, for messages. Throws UserErrors FileMissing
+/// and, with the first place that is wrong, DataInvalid.
+TokenFormat readMegatronIndex(const std::string &path, const std::string &tokenFile, size_t bytes,
+                              const std::string &key);
 
 }  // namespace gptc

@@ -68,6 +68,13 @@ std::string tokenFileOf(const std::string &path) {
 
 }  // namespace
 
+void TrainingData::changedUnnoticed(const std::string &path, uint32_t largest, int64_t limit) {
+  throw UserError(ErrorCode::DataInvalid,
+                  fmt::format("{}: it had token {}, beyond the vocabulary of {}, when it was hashed, and has none now",
+                              path, largest, limit),
+                  "do not change token files while they are in use; touch it, so that it is hashed again");
+}
+
 std::vector<std::string> filesOf(const std::string &pattern, const std::string &key) {
   std::error_code ignored;
   const bool folder = fs::is_directory(pattern, ignored);

@@ -58,23 +58,29 @@ public:
   /// The place of its first token where all files are one stream.
   virtual int64_t firstToken(size_t) const { return 0; }
   virtual FileStamp stamp(size_t i) const = 0;
+  /// How the bytes of file i are taken for tokens: what content() says of another reading does not count for this one.
+  virtual std::string reading(size_t i) const = 0;
   struct Content {
     std::string hash;  // BLAKE3 of all that trains
     uint32_t largest = 0;
   };
   /// Reads all of file i; stops early if `givenUp`. Throws UserError(DataInvalid).
   virtual Content content(size_t i, const std::atomic<bool> &givenUp) const = 0;
-  /// Throws UserError(TokenOutOfRange), naming the first such token, if the file's largest token exceeds the
-  /// vocabulary.
+  /// Throws a UserError if the file's largest token exceeds the vocabulary: TokenOutOfRange, naming the first such
+  /// token; or DataInvalid, naming `largest`, if another look finds none.
   virtual void requireLargest(size_t i, uint32_t largest) const = 0;
   /// A hash of sizes and sampled content, as in checkpoints of earlier versions; "" if those knew no such data.
   virtual std::string sampledFingerprint() const { return ""; }
+
+protected:
+  /// Throws the DataInvalid of requireLargest. `limit`: the size of the vocabulary.
+  [[noreturn]] static void changedUnnoticed(const std::string &path, uint32_t largest, int64_t limit);
 };
 
 /// The files that `pattern` names, by name in the order of bytes: a file; the *.bin of a folder; PREFIX, of a
 /// PREFIX.bin with PREFIX.idx; or a glob, of which an index means its .bin. `key`: the key of model.toml, for messages.
-/// Throws UserErrors FileMissing if there is none, and DataInvalid if a folder has files for training and for
-/// validation.
+/// Throws UserErrors FileMissing if there is none, and DataInvalid if a folder has files to train on and others whose
+/// names have a word for held-out text: val, valid, validation, test, eval, evaluation, dev, heldout, holdout.
 std::vector<std::string> filesOf(const std::string &pattern, const std::string &key);
 /// The path relative to the folder in the pattern, which stays the same if the data is moved.
 std::string nameInPattern(const std::string &path, const std::string &pattern);

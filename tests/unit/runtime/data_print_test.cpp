@@ -245,6 +245,13 @@ TEST_F(DataPrints, FindTokensBeyondTheVocabulary) {
     EXPECT_EQ(unknownAfterHashing("*.bin", cache), 0);
     vocab = 1000;
   }
+  // A file that has been changed unnoticed since is named, too, and not taken for good.
+  EXPECT_EQ(codeThrown([&] { open("a.bin").requireLargest(0, 999); }), 0);
+  std::string message;
+  EXPECT_EQ(codeThrown([&] { open("a.bin").requireLargest(0, 1000); }, &message), int(ErrorCode::DataInvalid));
+  EXPECT_EQ(message, (dir / "a.bin") +
+                         ": it had token 1000, beyond the vocabulary of 1000, when it was hashed, and has "
+                         "none now");
   // Of an encoder the last one is [MASK].
   const TokenData encoder(dir / "a.bin", "data.train", 100, 8, 9, 99);
   EXPECT_EQ(codeThrown([&] { DataHasher(encoder, "", "").print(); }), int(ErrorCode::TokenOutOfRange));

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <thread>
 
 using namespace gptc;
 namespace fs = std::filesystem;
@@ -227,13 +228,72 @@ TEST_F(MegatronData, TokensThatNoVocabularyHasAreNamedWithTheirPlace) {
     EXPECT_EQ(codeThrown([&] { DataHasher(d, "", "").print(); }, &message), int(ErrorCode::TokenOutOfRange));
     EXPECT_NE(message.find(said), std::string::npos) << message;
   }
-  // The same bytes are other tokens with another index: what the cache knows of them does not count.
-  std::vector<int16_t> narrow(60, 5);
-  narrow[0] = -1;
-  write("n", bytesOf(narrow), Index(8, 2, kLengths));
-  const FileStamp before = open("n").stamp(0);
-  fs::last_write_time(dir / "n.idx", fs::file_time_type::clock::now() + std::chrono::hours(1));
-  EXPECT_NE(open("n").stamp(0), before);
+}
+
+// The same bytes are other tokens with another index, or without one, and those of the one are not those of the other.
+// The indices are links to older files: their times do not tell.
+TEST_F(MegatronData, WhatTheCacheKnowsIsOfOneReading) {
+  const std::string cache = dir / "cache";
+  writeFile(dir / "32.idx", Index(4, 4, {30}).str());
+  writeFile(dir / "signed.idx", Index(3, 2, {60}).str());
+  writeFile(dir / "unsigned.idx", Index(8, 2, {60}).str());
+  auto indexIs = [&](const std::string &name) {
+    fs::remove(dir / "n.idx");
+    if (!name.empty())
+      fs::create_symlink(dir / name, dir / "n.idx");
+  };
+  auto unknown = [&] {
+    const TokenData d = open("n.bin");
+    return DataHasher(d, "", cache).bytesToHash();
+  };
+  auto learn = [&] {  // what has just been written is not kept
+    for (int tries = 0; tries < 500 && unknown(); ++tries) {
+      const TokenData d = open("n.bin");
+      DataHasher(d, "", cache).print();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_EQ(unknown(), 0);
+  };
+  std::string message;
+  auto code = [&] {
+    const TokenData d = open("n.bin");
+    return codeThrown([&] { DataHasher(d, "", cache).print(); }, &message);
+  };
+  writeFile(dir / "n.bin", bytesOf(std::vector<uint16_t>(60, 1)));
+  learn();
+  indexIs("32.idx");
+  EXPECT_EQ(unknown(), 120);
+  EXPECT_EQ(code(), int(ErrorCode::TokenOutOfRange));
+  EXPECT_EQ(message, (dir / "n.bin") + ": token 65537 at position 0 is beyond the vocabulary of 1000");
+  vocab = 100'000;
+  learn();
+  vocab = 1000;
+  indexIs("");
+  EXPECT_EQ(unknown(), 120);
+  EXPECT_EQ(code(), 0) << message;
+
+  vocab = 100'000;
+  writeFile(dir / "n.bin", bytesOf(std::vector<int16_t>(60, -1)));
+  indexIs("unsigned.idx");
+  learn();
+  indexIs("signed.idx");
+  EXPECT_EQ(unknown(), 120);
+  EXPECT_EQ(code(), int(ErrorCode::TokenOutOfRange));
+  EXPECT_EQ(message, (dir / "n.bin") + ": token -1 at position 0 is negative");
+}
+
+TEST_F(MegatronData, TheIndexTellsHowManyDocuments) {
+  auto documents = [&](const std::string &name) {
+    const InputFile file(dir / name, "data.train");
+    return formatOf(file, dir / name, "data.train").documents;
+  };
+  EXPECT_FALSE(documents("plain.bin"));
+  Index i(8, 2, kLengths);
+  write("m", counted<uint16_t>(60), i);
+  EXPECT_EQ(documents("m.bin"), 5);
+  i.bounds = {0, 3, 5};
+  write("m", counted<uint16_t>(60), i);
+  EXPECT_EQ(documents("m.bin"), 2);
 }
 
 // ---- streams of many files -----------------------------------------------------------------------------------------
