@@ -3,6 +3,7 @@
 #include "runtime/data/megatron_index.h"
 #include "support/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringRef.h"
 
@@ -16,23 +17,27 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Whether a file's name says that it is for validation or tests: as llm.c's fineweb_val_000000.bin.
-bool isForEvaluation(const std::string &path) {
+/// Whether a file's name says that its text is held out from training: as llm.c's fineweb_val_000000.bin.
+bool isHeldOut(const std::string &path) {
+  constexpr llvm::StringRef words[] = {"val",        "valid",   "validation", "test",   "eval",
+                                       "evaluation", "heldout", "dev",        "holdout"};
   const std::string name = llvm::StringRef(fs::path(path).stem().string()).lower();
+  llvm::StringRef before;  // with one character between
   for (size_t begin = 0; begin < name.size();) {
     size_t end = begin;
     while (end < name.size() && llvm::isAlpha(name[end]))
       ++end;
     const llvm::StringRef word = llvm::StringRef(name).slice(begin, end);
-    if (word == "val" || word == "valid" || word == "validation" || word == "test")
+    if (llvm::is_contained(words, word) || ((before == "held" || before == "hold") && word == "out"))
       return true;
+    before = word;
     begin = end + 1;
   }
   return false;
 }
 
-/// The *.bin of a folder. Throws UserError(DataInvalid) if only some of them are for validation: nobody means to train
-/// on those, too.
+/// The *.bin of a folder. Throws UserError(DataInvalid) if only some of them are held out: nobody means to train on
+/// those, too.
 std::vector<std::string> filesInFolder(llvm::StringRef folder, const std::string &key) {
   std::vector<std::string> r;
   std::error_code ignored;
@@ -43,8 +48,8 @@ std::vector<std::string> filesInFolder(llvm::StringRef folder, const std::string
       r.push_back(it->path().string());
   }
   std::sort(r.begin(), r.end());
-  const auto other = std::find_if(r.begin(), r.end(), [](const std::string &f) { return isForEvaluation(f); });
-  const auto first = std::find_if(r.begin(), r.end(), [](const std::string &f) { return !isForEvaluation(f); });
+  const auto other = std::find_if(r.begin(), r.end(), [](const std::string &f) { return isHeldOut(f); });
+  const auto first = std::find_if(r.begin(), r.end(), [](const std::string &f) { return !isHeldOut(f); });
   if (other != r.end() && first != r.end())
     throw UserError(ErrorCode::DataInvalid,
                     fmt::format("{}: {} has {} beside {}: is it to be read, too?", key, folder.str(),

@@ -383,6 +383,21 @@ TEST(TokenStream, AFolderIsItsTokenFilesByName) {
   EXPECT_EQ(codeThrown([&] { filesOf(dir / "data", "data.train"); }, &message), int(ErrorCode::DataInvalid));
   EXPECT_NE(message.find("fineweb_val_000000.bin beside fineweb_train_000001.bin"), std::string::npos) << message;
   EXPECT_EQ(filesOf(dir / "data/*train*.bin", "data.train").size(), 3u);
+  fs::remove(dir / "data/fineweb_val_000000.bin");
+  for (const char *name : {"val", "a.valid", "Validation", "test_7", "eval", "x-eval-0", "evaluation", "DEV", "my_dev",
+                           "heldout", "held_out", "Held-Out_1", "holdout", "hold.out"}) {
+    const std::string file = std::string(name) + ".bin";
+    writeFile(dir / ("data/" + file), counted<uint16_t>(9));
+    EXPECT_EQ(codeThrown([&] { filesOf(dir / "data", "data.train"); }, &message), int(ErrorCode::DataInvalid)) << file;
+    EXPECT_NE(message.find(" has " + file + " beside fineweb_train_000001.bin"), std::string::npos) << message;
+    fs::remove(dir / ("data/" + file));
+  }
+  for (const char *name : {"evaluate", "devices", "value", "latest", "held", "out", "uphold_out"}) {
+    const std::string file = dir / ("data/" + std::string(name) + ".bin");
+    writeFile(file, counted<uint16_t>(9));
+    EXPECT_EQ(codeThrown([&] { filesOf(dir / "data", "data.train"); }, &message), 0) << message;
+    fs::remove(file);
+  }
   fs::create_directories(dir / "val");
   writeFile(dir / "val/val_0.bin", counted<uint16_t>(9));
   writeFile(dir / "val/val_1.bin", counted<uint16_t>(9));
