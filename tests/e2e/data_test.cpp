@@ -3,10 +3,12 @@
 
 #include "runtime/data/data.h"
 #include "runtime/plan/manifest.h"
+#include "support/diagnostics.h"
 #include "support/json.h"
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 using namespace e2e;
 
@@ -69,6 +71,48 @@ TEST_F(DataTest, CheckpointsOfEarlierVersionsAreComparedBySamples) {
   EXPECT_EQ(r.code, 0) << r.output;
   EXPECT_NE(r.output.find("only those are compared"), std::string::npos) << r.output;
   EXPECT_NE(readFile(out + "/checkpoints/step-00000008/manifest.json").find("data_files"), std::string::npos);
+}
+
+// Earlier versions took every file for itself: prints without places in a stream, or samples alone.
+TEST_F(DataTest, OldRunsOfSeveralFilesAreRefusedUnlessAllowed) {
+  const std::string parts = w.path("parts"), text = readFile(w.path("train.bin"));
+  std::filesystem::create_directory(parts);
+  writeFile(parts + "/a.bin", text.substr(0, 50'000));
+  writeFile(parts + "/b.bin", text.substr(50'000));
+  const std::string plan =
+      w.compile("plan", {"train.steps=8", "eval.every=0", "checkpoint.every=4", "data.train=" + parts});
+  using json = nlohmann::ordered_json;
+  auto manifestOf = [&](const std::string &out, int step) {
+    return fmt::format("{}/checkpoints/step-{:08}/manifest.json", w.path(out), step);
+  };
+  auto resumesOnlyIfAllowed = [&](const std::string &out, const char *what, const std::function<void(json &)> &age) {
+    w.train(plan, out, {"--steps", "4"});
+    json j = gptc::parseJson<json>(readFile(manifestOf(out, 4)));
+    ASSERT_EQ(j.at("data_files").at(1).at("first"), 25'000);
+    age(j);
+    j["blake3"] = gptc::manifestChecksum(j);
+    writeFile(manifestOf(out, 4), j.dump(2));
+    const Result refused = w.gptrun({plan, "--out-dir", w.path(out)});
+    expectRefused(refused, what);
+    EXPECT_NE(refused.output.find("another order than then"), std::string::npos) << refused.output;
+    EXPECT_NE(refused.output.find("--allow-changed-data"), std::string::npos) << refused.output;
+    EXPECT_EQ(w.checkpoints(w.path(out)).size(), 1u);
+    const Result allowed = w.gptrun({plan, "--out-dir", w.path(out), "--allow-changed-data"});
+    EXPECT_EQ(allowed.code, 0) << allowed.output;
+    EXPECT_NE(allowed.output.find("warning: the training data is not that of the checkpoint"), std::string::npos)
+        << allowed.output;
+    EXPECT_NE(allowed.output.find(what), std::string::npos) << allowed.output;
+    j = gptc::parseJson<json>(readFile(manifestOf(out, 8)));
+    EXPECT_EQ(j.at("data_files").at(1).value("first", 0), 25'000) << "from then on a stream";
+  };
+  resumesOnlyIfAllowed("prints", "b.bin goes on where ", [](json &j) {
+    for (json &f : j["data_files"])
+      f.erase("first");
+  });
+  resumesOnlyIfAllowed("samples", "parts has several files", [&](json &j) {
+    j.erase("data_files");
+    j["data"] = gptc::TokenData(parts, "data.train", 64, 16, 17).sampledFingerprint();
+  });
 }
 
 // Large files are hashed beside the steps: those are given up.
