@@ -233,7 +233,10 @@ void addEvalOptions(Command eval, RunOptions &o) {
             "by what `gptrun sample` computes with: precision.weights, and the cache; so are models of other programs, "
             "and --task")
       .excludes(task);
-  eval.option("--data", o.data, "token file, globs allowed; default: data.val of model.toml")
+  eval.option(
+          "--data", o.data,
+          "token files to evaluate on: one, the *.bin of a folder, PREFIX of Megatron-LM's PREFIX.bin and PREFIX.idx, "
+          "or a pattern with *; default: data.val of model.toml")
       .type("FILE")
       .excludes(task);
   eval.option("--steps", o.steps,
