@@ -258,6 +258,7 @@ private:
   /// Tokens of a block for one of the two files.
   struct Part {
     std::vector<int32_t> tokens;
+    std::vector<int64_t> documents;  // tokens of the part before each document that begins in it
     bool any = false, startsDocument = false;
     int64_t bytes = 0;
   };
@@ -274,6 +275,8 @@ private:
       part.startsDocument = starts;
     else if (starts && t.endOfText() >= 0)
       part.tokens.push_back(t.endOfText());
+    if (starts)
+      part.documents.push_back(int64_t(part.tokens.size()));
     part.any = true;
     part.bytes += int64_t(text.size());
     found += t.encode(text, part.tokens, {options.parseSpecial, options.addSpecial, !starts, !ends});
@@ -300,6 +303,8 @@ private:
       return;
     if (part.startsDocument && bytes && tokenizer->endOfText() >= 0)
       writer.append({tokenizer->endOfText()});
+    for (int64_t before : part.documents)
+      writer.beginDocument(writer.count() + before);
     writer.append(part.tokens);
     bytes += part.bytes;
   }
@@ -310,14 +315,16 @@ private:
     r.vocab = tokenizer->vocabSize();
     r.wide = r.vocab > kNarrowVocab;
     r.separator = tokenizer->text(tokenizer->endOfText());
-    const bool header = options.format == "llmc" || r.wide;
+    const TokenFileKind kind = options.format == "megatron"         ? TokenFileKind::megatron
+                               : options.format == "llmc" || r.wide ? TokenFileKind::llmc
+                                                                    : TokenFileKind::nanogpt;
     makeFolder(options.outDir);
     const std::string trainPath = options.outDir + "/train.bin", valPath = options.outDir + "/val.bin";
     // Nothing is replaced before all is encoded, so that bad text changes no file.
-    TokenWriter trainFile(trainPath, header, r.wide);
+    TokenWriter trainFile(trainPath, kind, r.wide);
     std::optional<TokenWriter> valFile;
     if (splits || !val.files.empty())
-      valFile.emplace(valPath, header, r.wide);
+      valFile.emplace(valPath, kind, r.wide);
     const std::vector<Tokenizer> of(passes.threadCount(), *tokenizer);
     auto encodeAll = [&](const CorpusOptions &corpus, bool isVal) {
       passes.run<Encoded>(
@@ -350,6 +357,7 @@ private:
     } else {
       std::error_code ignored;  // a val.bin of an earlier run would not fit this tokenizer
       std::filesystem::remove(valPath, ignored);
+      removeMegatronIndex(valPath);
     }
     tokenizerFile.commit();
     r.tokenizerFile = options.outDir + "/" + tokenizer->file().name;
@@ -375,8 +383,9 @@ unsigned threadsOf(const PrepareOptions &options) {
 
 PrepareResult prepareData(const PrepareOptions &options) {
   const Wanted wanted = parseTokenizer(options.tokenizer);
-  if (options.format != "nanogpt" && options.format != "llmc")
-    throw UserError(ErrorCode::Usage, fmt::format("--format {} is not known", options.format), "nanogpt or llmc");
+  if (options.format != "nanogpt" && options.format != "llmc" && options.format != "megatron")
+    throw UserError(ErrorCode::Usage, fmt::format("--format {} is not known", options.format),
+                    "nanogpt, llmc or megatron");
   if (!(options.valFraction >= 0 && options.valFraction < 1))
     throw UserError(ErrorCode::Usage, fmt::format("--val-fraction {} is out of range", options.valFraction),
                     "at least 0 and below 1");

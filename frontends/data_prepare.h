@@ -26,7 +26,8 @@ struct PrepareOptions {
   std::string outDir;
   /// "nanogpt": uint16 tokens, without header, as long as the vocabulary fits; else as "llmc". "llmc": llm.c's header
   /// of 256 int32, then uint16 tokens (magic 20240520, version 1), or uint32 tokens (20240801, version 7) if the
-  /// vocabulary exceeds 65536.
+  /// vocabulary exceeds 65536. "megatron": Megatron-LM's, uint16 or int32 tokens with the documents in train.idx and
+  /// val.idx; of each document 4 bytes stay in memory.
   std::string format = "nanogpt";
   std::string key;            // of JSON lines; given: all files are JSON lines; "": "text", where files are
   bool parseSpecial = false;  // control tokens in the text become their tokens
@@ -54,12 +55,13 @@ struct PrepareResult {
   std::string tokenizerFile;             // path of the tokenizer
 };
 
-/// Writes train.bin, val.bin (if there is a validation split) and the tokenizer's file into outDir, each completely or
-/// not at all, and none if one of them fails. The token that ends a document, if the tokenizer has one, separates
-/// documents. Tokenizers are trained on the training text only, but char collects the characters of both. Needs memory
-/// for a few blocks of text per thread (frontends/corpus.h), not for the corpus, which it reads up to three times.
-/// Throws UserErrors Usage (wrong tokenizer or format), FileMissing, DataInvalid (empty, damaged, not UTF-8), TooLarge,
-/// Unwritable, DiskFull.
+/// Writes train.bin, val.bin (if there is a validation split), their indices if Megatron-LM's format is asked for, and
+/// the tokenizer's file into outDir, each completely or not at all, and none if one of them fails. Indices of an
+/// earlier run do not stay beside files of another format. The token that ends a document, if the tokenizer has one,
+/// separates documents. Tokenizers are trained on the training text only, but char collects the characters of both.
+/// Needs memory for a few blocks of text per thread (frontends/corpus.h), not for the corpus, which it reads up to
+/// three times. Throws UserErrors Usage (wrong tokenizer or format), FileMissing, DataInvalid (empty, damaged, not
+/// UTF-8), TooLarge, Unwritable, DiskFull.
 PrepareResult prepareData(const PrepareOptions &options);
 
 }  // namespace gptc

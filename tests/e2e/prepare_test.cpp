@@ -1,9 +1,13 @@
 // gptc data prepare with text from standard input, and the line that follows its work on a terminal.
+#include "runtime/data/data.h"
+#include "support/json.h"
 #include "tests/support/harness.h"
+#include "tests/support/oracles.h"
 #include "tools/commands/prepare_line.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fcntl.h>
 #include <filesystem>
@@ -38,6 +42,51 @@ std::string someText() {
   for (int i = 0; text.size() < (7 << 19); ++i)
     text += fmt::format("{}: the naïve boats of {} women,\n", i, i * i % 97);
   return text;
+}
+
+struct MegatronsData : Prepare {
+  static constexpr int kDocuments = 3000;
+  /// Prepares the documents of documents.json, which has their tokens, into a folder named as the format.
+  void prepare(const std::string &format) {
+    std::string lines;
+    nlohmann::json documents;
+    for (int i = 0; i < kDocuments; ++i) {
+      std::string text = fmt::format("boat {}", i);
+      text.append(size_t(i * i % 997), char('a' + i % 26));
+      lines += fmt::format("{{\"text\": \"{}\"}}\n", text);
+      documents.push_back(std::vector<uint8_t>(text.begin(), text.end()));
+    }
+    writeFile(w.path("a.jsonl"), lines);
+    writeFile(w.path("documents.json"), documents.dump());
+    const Result r = shell(
+        fmt::format("gptc data prepare a.jsonl --tokenizer byte --val-fraction 0 --format {0} --out {0}", format));
+    ASSERT_EQ(r.code, 0) << r.output;
+  }
+};
+
+TEST_F(MegatronsData, IsTheStreamOfOtherFormatsWithItsDocuments) {
+  constexpr int kBlock = 8;
+  prepare("nanogpt");
+  prepare("megatron");
+  const gptc::TokenData ours(w.path("megatron/train"), "data.train", 256, kBlock, kBlock + 1),
+      plain(w.path("nanogpt/train.bin"), "data.train", 256, kBlock, kBlock + 1);
+  ASSERT_EQ(ours.tokens(), plain.tokens());
+  for (int64_t i = 0; i < plain.evalWindows(); ++i) {
+    int32_t x[kBlock], y[kBlock], plainX[kBlock], plainY[kBlock];
+    ASSERT_EQ(ours.evalWindow(i, x, y), plain.evalWindow(i, plainX, plainY));
+    ASSERT_TRUE(std::equal(x, x + kBlock, plainX) && std::equal(y, y + kBlock, plainY)) << i;
+  }
+  const std::string file = w.path("megatron/train.bin");
+  EXPECT_EQ(gptc::formatOf(gptc::InputFile(file, "data.train"), file, "data.train").documents, int64_t(kDocuments));
+}
+
+TEST_F(MegatronsData, IsReadByMegatronCore) {
+  prepare("megatron");
+  const gptc::test::Compared read = gptc::test::compareBy(
+      "tests/e2e/megatron_compare.py", fmt::format("'{}' '{}'", w.path("megatron/train"), w.path("documents.json")));
+  if (read.isMissing())
+    GTEST_SKIP() << read.said;
+  EXPECT_EQ(read.code, 0) << read.said;
 }
 
 // With a split, or a tokenizer to be learned, the text is read more than once: it is kept; otherwise it passes through.

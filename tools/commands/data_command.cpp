@@ -94,10 +94,11 @@ void addDataCommand(Command &app) {
       .excludes(val)
       .type("F");
   c.option("--out", options->outDir, "Folder to write into").required().type("DIR");
-  c.option("--format", options->format,
-           "nanogpt (16-bit tokens) or llmc (with llm.c's header) [nanogpt]; a vocabulary beyond 65536 takes llm.c's "
-           "header and 32 bits")
-      .type("nanogpt|llmc");
+  c.option(
+       "--format", options->format,
+       "nanogpt (16-bit tokens), llmc (with llm.c's header), or megatron (Megatron-LM's, with the documents in *.idx) "
+       "[nanogpt]; a vocabulary beyond 65536 takes 32 bits, and llm.c's header for nanogpt")
+      .type("nanogpt|llmc|megatron");
   c.option("--key", options->key, "Member of JSON lines that holds the text [text]; given: all files are JSON lines")
       .type("NAME");
   c.flag("--parse-special", options->parseSpecial, "Control tokens in the text become their tokens, not text");

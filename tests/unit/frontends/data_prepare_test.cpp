@@ -1,5 +1,6 @@
 #include "frontends/data_prepare.h"
 
+#include "frontends/megatron_writer.h"
 #include "frontends/r_corpus.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "frontends/tokenizer/utf8.h"
@@ -105,6 +106,89 @@ TEST_F(DataPrepare, WritesLlmcHeader) {
   EXPECT_EQ(header[2], 5);
   EXPECT_EQ(tokens("out/train.bin", sizeof header), (Tokens{'h', 'e', 'l', 'l', 'o'}));
   EXPECT_FALSE(fs::exists(path("out/val.bin")));
+}
+
+/// What an index of Megatron-LM's says.
+struct MegatronsIndex {
+  uint8_t type = 0;
+  std::vector<int32_t> lengths;
+  std::vector<int64_t> places, bounds;
+
+  explicit MegatronsIndex(const std::string &text) {
+    size_t at = 0;
+    auto take = [&](void *to, size_t bytes) {
+      ASSERT_LE(at + bytes, text.size());
+      std::memcpy(to, text.data() + at, bytes);
+      at += bytes;
+    };
+    std::string magic(9, 'x');
+    uint64_t version = 0, counts[2] = {};
+    take(magic.data(), magic.size());
+    take(&version, sizeof version);
+    take(&type, sizeof type);
+    take(counts, sizeof counts);
+    EXPECT_EQ(magic, std::string("MMIDIDX\0\0", 9));
+    EXPECT_EQ(version, 1u);
+    lengths.resize(counts[0]);
+    places.resize(counts[0]);
+    bounds.resize(counts[1]);
+    take(lengths.data(), 4 * lengths.size());
+    take(places.data(), 8 * places.size());
+    take(bounds.data(), 8 * bounds.size());
+    EXPECT_EQ(at, text.size());
+  }
+};
+using Lengths = std::vector<int32_t>;
+using Places = std::vector<int64_t>;
+
+TEST_F(DataPrepare, MegatronsIndexHasTheDocuments) {
+  auto index = [&](const std::string &name) { return MegatronsIndex(readInput(path("out/" + name), "index")); };
+  PrepareOptions o = options({write("a.txt", "ab"), write("b.txt", "cdefgh")}, "byte");
+  o.format = "megatron";
+  o.valFraction = 0.25;
+  prepareData(o);
+  EXPECT_EQ(tokens("out/train.bin"), (Tokens{'a', 'b', 'c', 'd', 'e', 'f'}));
+  EXPECT_EQ(index("train.idx").type, 8);
+  EXPECT_EQ(index("train.idx").lengths, (Lengths{2, 4}));
+  EXPECT_EQ(index("train.idx").places, (Places{0, 4}));
+  EXPECT_EQ(index("train.idx").bounds, (Places{0, 1, 2}));
+  EXPECT_EQ(tokens("out/val.bin"), (Tokens{'g', 'h'}));
+  EXPECT_EQ(index("val.idx").lengths, (Lengths{2}));
+  // A document ends with the token that separates it from the next one.
+  o = options({write("c.jsonl", "{\"text\": \"x\"}\n{\"text\": \"\"}\n{\"text\": \"y\"}\n"), write("d.txt", "z")},
+              "bpe:300");
+  o.format = "megatron";
+  o.valFraction = 0;
+  prepareData(o);
+  const uint16_t x = 'x' - '!', y = 'y' - '!', z = 'z' - '!', eot = 256;
+  EXPECT_EQ(tokens("out/train.bin"), (Tokens{x, eot, y, eot, z}));
+  EXPECT_EQ(index("train.idx").lengths, (Lengths{2, 2, 1}));
+  EXPECT_EQ(index("train.idx").places, (Places{0, 4, 8}));
+  EXPECT_EQ(index("train.idx").bounds, (Places{0, 1, 2, 3}));
+  EXPECT_FALSE(fs::exists(path("out/val.bin")));
+  EXPECT_FALSE(fs::exists(path("out/val.idx"))) << "of the files before";
+  // Beside another format it would make other tokens of the same bytes.
+  o.format = "nanogpt";
+  prepareData(o);
+  EXPECT_FALSE(fs::exists(path("out/train.idx")));
+  write("out/train.idx", "somebody's notes");
+  prepareData(o);
+  EXPECT_TRUE(fs::exists(path("out/train.idx")));
+  o.format = "megatrons";
+  EXPECT_EQ(codeOf([&] { prepareData(o); }), int(ErrorCode::Usage));
+}
+
+TEST_F(DataPrepare, DocumentsOfMegatronsMayHaveSeveralSequences) {
+  MegatronIndexWriter writer(path("x.idx"), 4, 3);
+  for (int64_t at : {0, 7, 7, 10})
+    writer.beginDocument(at);
+  writer.finish(14);
+  writer.commit();
+  const MegatronsIndex index(readInput(path("x.idx"), "index"));
+  EXPECT_EQ(index.type, 4);
+  EXPECT_EQ(index.lengths, (Lengths{3, 3, 1, 0, 3, 3, 1}));
+  EXPECT_EQ(index.places, (Places{0, 12, 24, 28, 28, 40, 52}));
+  EXPECT_EQ(index.bounds, (Places{0, 3, 4, 5, 7}));
 }
 
 TEST_F(DataPrepare, RemovesTheValidationSplitOfAnEarlierTokenizer) {
