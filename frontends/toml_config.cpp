@@ -362,6 +362,16 @@ void checkBatch(ConfigReader &r, const ModelConfig &m, const ParallelConfig &p, 
   t.accumulate = t.globalBatchTokens / (t.microBatch * block * p.data);
 }
 
+/// What to do about a key that is nothing without `more`, a setting: --set turns that off while a model file has the
+/// key, which only another --set can take back.
+std::vector<std::string> helpAgainst(const ConfigReader &r, const char *key, const std::string &usual, const char *off,
+                                     const char *more) {
+  std::vector<std::string> help{fmt::format("or write {}", more)};
+  if (r.where(off).file == "--set" && r.where(key).file != "--set")
+    help.insert(help.begin(), fmt::format("--set {}={}, the default, takes it back", key, usual));
+  return help;
+}
+
 /// Without outer steps, what says how they update changes nothing.
 void checkOuterUpdate(ConfigReader &r, const ParallelConfig &p) {
   if (p.syncEvery > 1 || !r.good("parallel.sync_every"))
@@ -375,7 +385,8 @@ void checkOuterUpdate(ConfigReader &r, const ParallelConfig &p) {
       r.complain(key, ErrorCode::Contradiction,
                  fmt::format("{} = {:g} is for outer steps, and parallel.sync_every = 1 makes none", key, value),
                  fmt::format("must be left out{}", lineOf(r, "parallel.sync_every")),
-                 {"or write sync_every, the steps from one outer step to the next"});
+                 helpAgainst(r, key, fmt::format("{:g}", other), "parallel.sync_every",
+                             "sync_every, the steps from one outer step to the next"));
 }
 
 /// Without compression, what says how it is done changes nothing.
@@ -392,7 +403,7 @@ void checkFactors(ConfigReader &r, const ParallelConfig &p) {
                  fmt::format("{} = {} is for compressed gradients, and parallel.compression = \"{}\" makes none", key,
                              value, p.compression),
                  fmt::format("must be left out{}", lineOf(r, "parallel.compression")),
-                 {"or write compression = \"powersgd\""});
+                 helpAgainst(r, key, fmt::format("{}", other), "parallel.compression", "compression = \"powersgd\""));
 }
 
 /// Checks that what all ranks do with one set of parameters falls on outer steps.
