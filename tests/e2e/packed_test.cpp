@@ -81,7 +81,7 @@ TEST_P(Packed, EvaluatesAlike) {
   w.train(plain, "out");
   // Without the seconds behind it.
   auto loss = [](const std::string &output) {
-    const size_t at = output.find("val loss");
+    const size_t at = output.find("val loss ");
     return at == std::string::npos ? "" : output.substr(at, output.find("  (", at) - at);
   };
   const std::string want = loss(after("eval", plain, "out"));
