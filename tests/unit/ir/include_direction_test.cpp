@@ -1,16 +1,18 @@
 // The arrows of the architecture, read from the sources: who may include whom, where LLVM's heavy headers may stand,
 // and how long files and functions may grow.
+#include "tests/unit/ir/function_lines.h"
 #include "tests/unit/ir/source_tree.h"
 
-#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringRef.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <set>
+#include <sstream>
 
 namespace fs = std::filesystem;
+using gptc::test::functionLines;
 using gptc::test::sourceFiles;
 using gptc::test::topFolders;
 
@@ -219,19 +221,47 @@ TEST(Architecture, FunctionsStaySmall) {
   for (const Source &s : sources()) {
     if (!llvm::StringRef(s.path).ends_with(".cpp") && !llvm::StringRef(s.path).ends_with(".h"))
       continue;
-    std::ifstream lines(fs::path(GPTC_SOURCE_DIR) / s.path);
-    int length = 0;
-    for (std::string line, head; std::getline(lines, line); ++length) {
-      if (!line.empty() && (llvm::isAlpha(line[0]) || line[0] == '_')) {
-        head = line;
-        length = 1;
-      } else if (line == "}") {
-        EXPECT_LE(length, 100) << s.path << ": " << head;
-        ++functions;
-      }
+    std::ifstream text(fs::path(GPTC_SOURCE_DIR) / s.path);
+    for (const auto &[head, lines] : functionLines(text)) {
+      EXPECT_LE(lines, 100) << s.path << ": " << head;
+      ++functions;
     }
   }
   EXPECT_GT(functions, 3000) << "they are found";
+}
+
+// What stands in literals and comments neither ends a function nor begins one.
+TEST(Architecture, LengthsOfFunctionsCountLiterals) {
+  const std::string text = R"--(int first() {
+  const char *a = R"(
+func @f() {
+}
+)";  // R"( in a comment opens nothing
+  const char *b = u8R"x(
+)"
+}
+)x", *c = "R\"(", d = '"';
+  const int64_t e = 1'000'000;
+/*
+}
+int inComment() {
+*/
+  return VALUE_OF_R"(plain";
+}
+
+int second() {
+  return R"(})"[0];
+}
+)--";
+  std::istringstream in(text);
+  std::vector<std::pair<std::string, int>> found;
+  for (const auto &[head, lines] : functionLines(in))
+    found.emplace_back(head, lines);
+  EXPECT_EQ(found, (std::vector<std::pair<std::string, int>>{{"int first() {", 16}, {"int second() {", 3}}));
+  std::istringstream longer("void f() {\n  g(R\"(\n" + std::string(98, '\n') + "}\nint x;\n)\");\n}\n");
+  const auto one = functionLines(longer);
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].lines, 104);
 }
 
 }  // namespace
