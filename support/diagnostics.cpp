@@ -88,9 +88,9 @@ struct Excerpt {
   }
 };
 
-int numberOf(ErrorCode code) { return int(code); }
-
 }  // namespace
+
+std::string codeName(ErrorCode code) { return fmt::format("GPTC{:04}", int(code)); }
 
 int exitCodeOf(ErrorCode code) {
   switch (code) {
@@ -106,7 +106,7 @@ int exitCodeOf(ErrorCode code) {
 std::string Diagnostic::str(bool color) const {
   const Palette &p = color ? coloured : plain;
   std::string s =
-      fmt::format("{}error[GPTC{:04}]{}{}: {}{}\n", p.error, numberOf(code), p.off, p.bold, printable(message), p.off);
+      fmt::format("{}error[{}]{}{}: {}{}\n", p.error, codeName(code), p.off, p.bold, printable(message), p.off);
   std::string margin = " ";
   bool labelShown = label.empty();
   if (!where.file.empty()) {

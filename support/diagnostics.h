@@ -28,6 +28,8 @@ enum class ErrorCode : int {
 #undef GPTC_ERROR
 };
 int exitCodeOf(ErrorCode code);
+/// "GPTC0401", as messages and tables name it.
+std::string codeName(ErrorCode code);
 
 struct Diagnostic {
   ErrorCode code;

@@ -163,7 +163,7 @@ std::string errorsPage() {
       "| code | name | exit code | meaning | what to do |\n"
       "|---|---|---|---|---|\n";
 #define GPTC_ERROR(name, number, exit_code, title, remedy)                                                             \
-  page += fmt::format("| GPTC{:04} | {} | {} | {} | {} |\n", number, #name, exit_code, title, remedy);
+  page += fmt::format("| {} | {} | {} | {} | {} |\n", codeName(ErrorCode::name), #name, exit_code, title, remedy);
 #include "support/errors.def"
 #undef GPTC_ERROR
   return page;

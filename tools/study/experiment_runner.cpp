@@ -176,9 +176,7 @@ private:
   }
 };
 
-RunError errorOf(const UserError &e) {
-  return {fmt::format("GPTC{:04}", int(e.diagnostics[0].code)), e.diagnostics[0].message};
-}
+RunError errorOf(const UserError &e) { return {codeName(e.diagnostics[0].code), e.diagnostics[0].message}; }
 
 std::string programBeside(const char *name) { return fs::read_symlink("/proc/self/exe").parent_path() / name; }
 
@@ -450,7 +448,7 @@ private:
     if (timeIsUp && result.steps == 0)
       return failedBy(
           result, end.code,
-          {fmt::format("GPTC{:04}", int(ErrorCode::OutOfRange)),
+          {codeName(ErrorCode::OutOfRange),
            fmt::format("no step was saved within the {:g} seconds of the budget", request.experiment.budget.amount)});
     if (end.code != 0)
       return failedBy(result, end);
