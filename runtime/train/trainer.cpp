@@ -434,10 +434,7 @@ private:
   }
 
   /// Whether TrainOptions::watch observes the next step.
-  bool isWatched() const {
-    constexpr int64_t between = 128, most = 8, first = 3;
-    return options.watch && options.times && options.times->watched < most && (step - startStep) % between == first;
-  }
+  bool isWatched() const { return options.watch && options.times && options.times->watches(step - startStep); }
   void keep(int64_t ns) {
     constexpr int64_t cold = 2;
     constexpr size_t most = 1 << 20;

@@ -23,16 +23,22 @@ struct RunTimes {
   double outerSeconds = 0;
   int64_t outerWatched = 0;  // number of outer steps that TrainOptions::watchOuter has observed
 
-  /// Whether TrainOptions::watchOuter observes the next outer step. Observed ones are slower: they are few.
-  bool watchesOuter() const {
-    constexpr int64_t between = 16, most = 8, first = 1;
-    return outerWatched < most && (outer + outerWatched) % between == first;
-  }
+  /// Whether TrainOptions::watch observes this step, counted from 0, of the run since it began or went on.
+  bool watches(int64_t step) const { return isOneOfFew(step, watched, 3, 128); }
+  /// Whether TrainOptions::watchOuter observes the next outer step.
+  bool watchesOuter() const { return isOneOfFew(outer + outerWatched, outerWatched, 1, 16); }
   void addOuter(bool isWatched, double s) {
     if (isWatched)
       ++outerWatched;
     else
       ++outer, outerSeconds += s;
+  }
+
+private:
+  /// Observed steps are slower than others: they are few. `already`: how many there have been.
+  static bool isOneOfFew(int64_t step, int64_t already, int64_t first, int64_t between) {
+    constexpr int64_t most = 8;
+    return already < most && step % between == first;
   }
 };
 

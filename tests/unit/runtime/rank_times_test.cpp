@@ -13,6 +13,17 @@ TEST(RankTimes, WhoWaitsLeastIsTheSlowest) {
             "collectives took 10.0%");
 }
 
+TEST(RunTimes, FewStepsAreObserved) {
+  RunTimes times;
+  std::vector<int> observed;
+  for (int i = 0; i < 5000; ++i)
+    if (times.watches(i)) {
+      observed.push_back(i);
+      ++times.watched;
+    }
+  EXPECT_EQ(observed, (std::vector<int>{3, 131, 259, 387, 515, 643, 771, 899}));
+}
+
 // An observed outer step is slower than others: its time is not counted among theirs.
 TEST(RunTimes, FewOuterStepsAreObserved) {
   RunTimes times;
