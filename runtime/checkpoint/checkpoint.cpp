@@ -5,6 +5,7 @@
 #include "ir/mesh.h"
 #include "runtime/checkpoint/checkpoint_files.h"
 #include "runtime/checkpoint/checkpoint_saver.h"
+#include "runtime/checkpoint/extra_tensors.h"
 #include "runtime/checkpoint/file_layout.h"
 #include "runtime/checkpoint/gguf_weights.h"
 #include "runtime/checkpoint/new_layers.h"
@@ -81,6 +82,9 @@ void readState(Executor &executor, const QuantizedWeights &few, const State &s, 
 /// Whether it is a moment of outer steps (passes/outer_steps.cpp).
 bool isOfOuterSteps(llvm::StringRef name) { return name.starts_with("outer."); }
 
+/// Whether it is what compression left out of earlier gradients (passes/compress_gradients.cpp).
+bool isErrorOfGradients(llvm::StringRef name) { return name.starts_with("error."); }
+
 /// Whether a checkpoint of another plan may lack this counter, of which the runtime itself sets the two named ones, or
 /// this moment: outer steps (passes/outer_steps.cpp) may begin with any step.
 bool startsAfresh(const State &s) {
@@ -144,9 +148,12 @@ std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity
     if (from != to && (notes.empty() || notes.back() != note))
       notes.push_back(note);
   }
-  if (llvm::any_of(file.all(), [](const TensorInfo *t) { return isOfOuterSteps(t->name); }) &&
-      llvm::none_of(read, [](const State *s) { return isOfOuterSteps(s->name); }))
-    notes.push_back("the moments of outer steps in the checkpoint are dropped: the plan has none");
+  using Dropped = std::pair<bool (*)(llvm::StringRef), const char *>;
+  for (const auto &[isOne, what] : {Dropped(isOfOuterSteps, "the moments of outer steps"),
+                                    Dropped(isErrorOfGradients, "the errors of compressed gradients")})
+    if (llvm::any_of(file.all(), [&](const TensorInfo *t) { return isOne(t->name); }) &&
+        llvm::none_of(read, [&](const State *s) { return isOne(s->name); }))
+      notes.push_back(fmt::format("{} in the checkpoint are dropped: the plan has none", what));
   for (const State *s : fresh)
     if (const char *outer = "the moments of outer steps"; kindOf(*s) != StateKind::moment)
       names.push_back(s->name), values.push_back(fmt::format("{:g}", constantValue(*s)));
@@ -611,48 +618,6 @@ static std::string joined(const std::vector<std::string> &names) {
                      names.size() > shown ? fmt::format(" and {} more", names.size() - shown) : "");
 }
 
-/// Whether a tensor changes no model: a table that other programs store (attention masks, rotary frequencies, numbers
-/// of positions), or a layer behind BERT that its other tasks use, or, of a `headless` model, the head that
-/// names tokens or labels.
-static bool isBeside(llvm::StringRef name, const std::vector<int64_t> &shape, bool headless) {
-  const bool mask = name.ends_with(".attn.bias") || name.ends_with(".attention.bias");
-  return name.ends_with(".masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
-         name.ends_with("embeddings.position_ids") || (mask && shape.size() == 4) || name.contains("pooler.dense.") ||
-         name.starts_with("cls.seq_relationship.") ||
-         (headless &&
-          (name.starts_with("cls.predictions.") || name.starts_with("lm_head.") || name.starts_with("embed_out.") ||
-           name.starts_with("head.") || name.starts_with("decoder.") || name.starts_with("classifier.")));
-}
-
-/// What files call a part of the head of tokens in each family. A file may hold it although it is tied, or under two
-/// names.
-static bool isHeadOfTokens(llvm::StringRef name, llvm::StringRef part) {
-  return name.consume_back(part) &&
-         llvm::is_contained({"lm_head.", "embed_out.", "decoder.", "cls.predictions.decoder.", "cls.predictions."},
-                            name);
-}
-
-/// The tensors that a file may hold once more, as the head's: by parameter, those that were read.
-struct HeadTensors {
-  std::vector<const TensorInfo *> weights, biases;
-
-  void take(llvm::StringRef parameter, const std::vector<const TensorInfo *> &found) {
-    if (parameter == "wte.weight" || parameter == "lm_head.weight")
-      weights.insert(weights.end(), found.begin(), found.end());
-    else if (parameter == "lm_head.bias")
-      biases.insert(biases.end(), found.begin(), found.end());
-  }
-  /// Whether `t` is the head's by its name and has the content of one of them. Only these two are read.
-  bool repeatedBy(const TensorFiles &file, const TensorInfo &t) const {
-    const auto *const read = isHeadOfTokens(t.name, "weight") ? &weights
-                             : isHeadOfTokens(t.name, "bias") ? &biases
-                                                              : nullptr;
-    return read && llvm::any_of(*read, [&](const TensorInfo *k) {
-             return k->dtype == t.dtype && k->shape == t.shape && file.areEqual(t, *k);
-           });
-  }
-};
-
 [[noreturn]] static void doesNotFit(const std::string &path, const std::string &why, const std::string &remedy) {
   throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model{}", path, why), remedy);
 }
@@ -662,7 +627,7 @@ struct HeadTensors {
 static std::vector<const State *> checkTensors(const Module &m, const std::string &path, const TensorFiles &file,
                                                const std::string &remedy, bool begins) {
   std::set<std::string> taken;
-  HeadTensors heads;
+  TensorsOfHead heads;
   std::vector<std::string> missing;
   const bool headless = isHeadless(m);
   bool onlyHead = !headless;  // what is missing is the head of tokens
@@ -692,10 +657,10 @@ static std::vector<const State *> checkTensors(const Module &m, const std::strin
                         : remedy);
   std::vector<std::string> left;
   for (const TensorInfo *t : file.all())
-    if (!taken.count(t->name) && !isBeside(t->name, t->shape, headless) && !heads.repeatedBy(file, *t))
+    if (!taken.count(t->name) && !isBesideModel(t->name, t->shape, headless) && !heads.areRepeatedBy(file, *t))
       left.push_back(t->name);
   for (const auto &[name, t] : file.unreadable())
-    if (!isBeside(name, t.shape, headless))
+    if (!isBesideModel(name, t.shape, headless))
       left.push_back(fmt::format("{} ({})", name, t.dtype));
   if (!left.empty())
     doesNotFit(path, fmt::format(", which has no place for tensor{} {}", left.size() > 1 ? "s" : "", joined(left)),

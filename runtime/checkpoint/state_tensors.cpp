@@ -22,12 +22,12 @@ constexpr const char *kBases[] = {"transformer.", "model.", "gpt_neox.", "bert."
 /// The tensor by any of its names, as `find` finds one by a name; null if there is none.
 template <class F> auto findBy(F find, const FileTensor &want) {
   auto named = [&](llvm::StringRef name) {
-    if (const auto *t = find(name))
-      return t;
-    for (llvm::StringRef base : kBases)
-      if (name.starts_with(base))
-        return find(name.drop_front(base.size()));
-    return find(kBases[0] + name.str());
+    const auto *t = find(name);
+    if (const llvm::StringRef rest = withoutBase(name); !t && rest != name)
+      return find(rest);
+    for (size_t i = 0; !t && i < std::size(kBases); ++i)
+      t = find(kBases[i] + name.str());
+    return t;
   };
   auto t = named(want.info.name);
   for (size_t i = 0; !t && i < want.others.size(); ++i)
@@ -48,6 +48,13 @@ FileTensor unchanged(const State &s) {
 }
 
 }  // namespace
+
+llvm::StringRef withoutBase(llvm::StringRef name) {
+  for (const char *base : kBases)
+    if (name.consume_front(base))
+      break;
+  return name;
+}
 
 StateTensors::StateTensors(const State &s, const TensorFiles &file, bool first)
     : s(s), file(file), first(first && s.name == "wpe.weight") {

@@ -6,10 +6,16 @@
 #include "runtime/checkpoint/tensor_files.h"
 #include "support/thread_pool.h"
 
+#include "llvm/ADT/StringRef.h"
+
 #include <string>
 #include <vector>
 
 namespace gptc {
+
+/// A tensor's name in a file without what begins the names of a whole model ("transformer.", "model.", ...), if it
+/// does.
+llvm::StringRef withoutBase(llvm::StringRef name);
 
 class StateTensors {
 public:

@@ -38,7 +38,8 @@ Names textsAnd(Names more) {
   return more;
 }
 
-/// The loss that `gptrun eval` says in its one line, by the name of our validation loss; not a number where it has none.
+/// The loss that `gptrun eval` says in its one line, by the name of our validation loss; not a number where it has
+/// none.
 double lossIn(const std::string &output) {
   double loss = std::nan("");
   if (output.rfind("val loss ", 0) == 0)

@@ -498,6 +498,20 @@ TEST_F(CheckpointTest, OfAnotherOptimizerIsNotCalledDamaged) {
   EXPECT_EQ(g.data("wte.weight")[0], 5) << "nothing is read of a checkpoint that does not fit";
 }
 
+// A run may go on without compression; what it left out of gradients is lost then.
+TEST_F(CheckpointTest, DroppedErrorsOfGradientsAreSaid) {
+  std::string more(kStates);
+  more.insert(more.rfind('}'), R"(state @error.wte.weight : f32[37->40,129] {kind="moment", init="zeros"}
+                                  state @factor.wte.weight : f32[2,129] {kind="moment", init="zeros"} )");
+  Fixture compressed(more.c_str());
+  store.save(*compressed.executor, {1, "plan", model, "data", "", {}});
+  const std::vector<std::string> said = {
+      "the errors of compressed gradients in the checkpoint are dropped: the plan has none"};
+  EXPECT_EQ(load(f)->notes, said);
+  EXPECT_EQ(load(f, true)->notes, std::vector<std::string>()) << "weights alone have none";
+  EXPECT_EQ(load(compressed)->notes, std::vector<std::string>());
+}
+
 TEST_F(CheckpointTest, NoneIsNoError) { EXPECT_FALSE(load(f)); }
 
 TEST_F(CheckpointTest, LeftoversAreCleanedUp) {
@@ -568,16 +582,59 @@ TEST_F(CheckpointTest, WeightsWithoutAPlaceAreRefused) {
   auto check = [&] { return codeThrown([&] { checkWeights(*g.module, dir / "w.safetensors", ""); }, &message); };
   EXPECT_EQ(check(), int(ErrorCode::CheckpointMismatch));
   EXPECT_NE(message.find("no place for tensor lm_head.weight"), std::string::npos) << message;
-  for (const char *name : {"embed_out.weight", "decoder.weight", "cls.predictions.decoder.weight"}) {
+  for (const char *name : {"embed_out.weight", "decoder.weight", "cls.predictions.decoder.weight",
+                           "transformer.lm_head.weight", "model.lm_head.weight", "gpt_neox.embed_out.weight"}) {
     write(name, {4, 8}, 1);
-    EXPECT_EQ(check(), 0) << name << message;
+    for (const int code : {check(), load()})
+      EXPECT_EQ(code, 0) << name << message;
+    write(name, {4, 8}, 2);
+    for (const int code : {check(), load()})
+      EXPECT_EQ(code, int(ErrorCode::CheckpointMismatch)) << name;
+    EXPECT_NE(message.find(fmt::format("no place for tensor {}", name)), std::string::npos) << message;
   }
   // A layer that is no head counts, whatever it equals.
-  for (const char *name : {"h.0.lm_head.weight", "model.norm.weight", "lm_head.bias", "lm_head"}) {
+  for (const char *name : {"h.0.lm_head.weight", "model.h.0.lm_head.weight", "model.norm.weight", "lm_head.bias",
+                           "transformer.lm_head.bias", "lm_head"}) {
     write(name, {4, 8}, 1);
     for (const int code : {check(), load()})
       EXPECT_EQ(code, int(ErrorCode::CheckpointMismatch)) << name;
     EXPECT_NE(message.find(fmt::format("no place for tensor {}", name)), std::string::npos) << message;
+  }
+}
+
+// Of an untied head, which may stand behind the name of the whole model, too.
+TEST_F(CheckpointTest, AHeadIsFoundBehindTheNameOfTheWholeModel) {
+  auto write = [&](const std::string &head, float again) {
+    std::vector<std::pair<TensorInfo, float>> tensors = {{{"wte.weight", DType::f32, {4, 8}}, 1},
+                                                         {{head, DType::f32, {4, 8}}, 3}};
+    if (again)
+      tensors.push_back({{"gpt_neox.lm_head.weight", DType::f32, {4, 8}}, again});
+    std::vector<TensorInfo> infos;
+    for (const auto &t : tensors)
+      infos.push_back(t.first);
+    SafetensorsWriter w(dir / "w.safetensors", infos, {});
+    for (const auto &[t, value] : tensors)
+      w.write(std::vector<float>(32, value).data(), 128);
+    w.finish();
+  };
+  const std::string states = R"( {
+    state @wte.weight : f32[4,8] {kind="param", init="zeros"}
+    state @lm_head.weight : f32[4,8] {kind="param", init="zeros"} })",
+                    embedding = states.substr(0, states.find("state @lm_head")) + "}";
+  const Fixture g(("module" + states).c_str()), headless(("module {labels=3}" + embedding).c_str());
+  auto load = [&](const Fixture &to) {
+    return codeThrown([&] { loadWeights(*to.executor, dir / "w.safetensors", modelIdentity(*to.module)); });
+  };
+  for (const char *head : {"lm_head.weight", "transformer.lm_head.weight", "model.lm_head.weight"}) {
+    write(head, 0);
+    *static_cast<float *>(g.executor->state("lm_head.weight")) = 0;
+    ASSERT_EQ(load(g), 0) << head;
+    EXPECT_EQ(*static_cast<const float *>(g.executor->state("lm_head.weight")), 3) << head;
+    EXPECT_EQ(load(headless), 0) << head << ": it needs none";
+    write(head, 3);
+    EXPECT_EQ(load(g), 0) << head << " under two names";
+    write(head, 4);
+    EXPECT_EQ(load(g), int(ErrorCode::CheckpointMismatch)) << head << " and another one";
   }
 }
 
