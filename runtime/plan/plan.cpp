@@ -25,6 +25,7 @@ using json = nlohmann::ordered_json;
 namespace {
 
 constexpr int kSchema = 2;
+constexpr const char *kPlannedFile = "planned.gir";
 constexpr size_t kManifestLimit = 1 << 20;
 constexpr size_t kTextLimit = size_t(256) << 20;
 
@@ -479,7 +480,7 @@ void writePlan(const std::string &dir, Plan &plan, const std::string &secret) {
       {"target", targetToJson(plan.target)},
       {"run", settingsToJson(plan.run)},
       {"model", plan.model},
-      {"files", {{"joint.gir", blake3(joint)}, {"planned.gir", plan.hash}, {"schedules.json", blake3(schedules)}}}};
+      {"files", {{"joint.gir", blake3(joint)}, {kPlannedFile, plan.hash}, {"schedules.json", blake3(schedules)}}}};
   for (const auto &[name, text] : plan.hf)
     manifest["files"][fmt::format("{}/{}", kHfFolder, name)] = blake3(text);
   if (!plan.madeFrom.empty())
@@ -492,7 +493,7 @@ void writePlan(const std::string &dir, Plan &plan, const std::string &secret) {
   AtomicDir out(plan.dir);
   auto write = [&](const std::string &name, const std::string &content) { writeSynced(out.file(name), content); };
   write("joint.gir", joint);
-  write("planned.gir", planned);
+  write(kPlannedFile, planned);
   write("schedules.json", schedules);
   if (!plan.hf.empty())
     makeFolder(out.file(kHfFolder));
@@ -502,6 +503,16 @@ void writePlan(const std::string &dir, Plan &plan, const std::string &secret) {
     syncDir(out.file(kHfFolder));
   write("manifest.json", manifest.dump(2) + "\n");
   out.commit();
+}
+
+bool isPlanFolder(const std::string &path) {
+  std::error_code e;
+  return fs::exists(fs::path(path) / kPlannedFile, e);
+}
+
+bool isGivenAsPlan(const std::string &path) {
+  std::error_code e;
+  return fs::is_directory(path, e);
 }
 
 Plan loadPlan(const std::string &dir, const std::string &secret) {
@@ -550,10 +561,10 @@ Plan loadPlan(const std::string &dir, const std::string &secret) {
         damaged(dir, fmt::format("{} does not match its checksum", name));
       return std::move(f.text);
     };
-    std::string planned = checked("planned.gir");
+    std::string planned = checked(kPlannedFile);
     plan.hash = blake3(planned);
     plan.joint = readModule(dir, "joint.gir", checked("joint.gir"));
-    plan.planned = readModule(dir, "planned.gir", planned);
+    plan.planned = readModule(dir, kPlannedFile, planned);
     for (const auto &[name, hash] : manifest.at("files").items())
       if (llvm::StringRef file = name; file.consume_front(std::string(kHfFolder) + "/")) {
         if (file.contains('/'))

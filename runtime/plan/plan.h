@@ -45,6 +45,11 @@ struct Plan {
   bool madeHere = false;  // this user's compiler made it: it has the cache's mark; set by loadPlan
 };
 
+/// Whether a plan's folder is there, and not another program's model or a checkpoint of ours. It may be damaged.
+bool isPlanFolder(const std::string &path);
+/// Whether an argument that is a plan or a model file must be a plan: it is a folder. loadPlan says what it lacks.
+bool isGivenAsPlan(const std::string &path);
+
 /// Writes the folder completely or not at all. Replaces an older plan there; throws UserError(Unwritable) if the folder
 /// is not empty and no plan. Invalid modules are an InternalError. With a cache's secret (cache_secret.h) it marks the
 /// plan as made here; the mark is not part of its hash.

@@ -22,7 +22,6 @@
 
 #include "llvm/ADT/STLExtras.h"
 
-#include <filesystem>
 #include <map>
 
 namespace gptc {
@@ -89,11 +88,6 @@ void peak(const Request &r) {
   fmt::print("triad {:8.1f} GB/s, two arrays read and one written past the caches\n", s.memory.triad * 1e-9);
 }
 
-bool isFolder(const std::string &path) {
-  std::error_code e;
-  return std::filesystem::is_directory(path, e);
-}
-
 /// The module that the options ask for, with schedules on record.
 std::unique_ptr<StepRunner> runnerOf(const Request &r, const Config &config, const BuildOptions &build) {
   const Target target = hostTarget(r.threads);
@@ -149,7 +143,7 @@ void kernels(const Request &r) {
   double tokens, flops;
   std::string compute;
   std::unique_ptr<StepRunner> runner;
-  if (isFolder(r.modelFile)) {
+  if (isGivenAsPlan(r.modelFile)) {
     if (!r.settings.empty())
       throw UserError(ErrorCode::Usage, "--set changes a model, and a plan is made already",
                       "compile with these settings, or give the model.toml");

@@ -28,7 +28,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <utility>
 
 namespace gptc {
 
@@ -179,23 +178,23 @@ Plan planToServe(const ServingRequest &r, bool onGpus) {
   std::error_code e;
   const llvm::StringRef name = r.model;
   const bool model = isImportable(r.model) || name.ends_with(".gguf") || name.ends_with(".safetensors"),
-             folder = fs::is_directory(r.model, e);
-  if (!model && !folder && !fs::exists(r.model, e))
+             compiled = isGivenAsPlan(r.model);
+  if (!model && !compiled && !fs::exists(r.model, e))
     throw UserError(ErrorCode::FileMissing, fmt::format("there is no {}", r.model),
                     "name a model.toml, a plan, a Hugging Face folder or a GGUF file");
   if (!model && isGirFile(r.model))
     throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} is a module, which has no slots", r.model),
                     "give the model.toml");
-  if ((model || folder) && !r.settings.empty())
+  if ((model || compiled) && !r.settings.empty())
     throw UserError(ErrorCode::Usage, fmt::format("--set is for a model.toml, and {} is none", r.model),
                     "leave it out");
   if (!model)
-    requireNoRunAs(r.as, folder ? "a plan has its own" : "a model.toml has its own",
-                   folder ? "leave it out, or compile the plan again"
-                          : "--set model.block_size=N, precision.compute, precision.weights and precision.cache");
-  Plan plan = model    ? planOfModel(importedModel(r.model, ImportFor::sizes), r.as, ImportFor::sizes)
-              : folder ? loadPlan(r.model)
-                       : planOfFile(r, onGpus);
+    requireNoRunAs(r.as, compiled ? "a plan has its own" : "a model.toml has its own",
+                   compiled ? "leave it out, or compile the plan again"
+                            : "--set model.block_size=N, precision.compute, precision.weights and precision.cache");
+  Plan plan = model      ? planOfModel(importedModel(r.model, ImportFor::sizes), r.as, ImportFor::sizes)
+              : compiled ? loadPlan(r.model)
+                         : planOfFile(r, onGpus);
   requireGenerator(*plan.planned);
   if (plan.model.empty())
     throw UserError(ErrorCode::NotBuiltYet, "the plan was compiled from a module, which has no slots",

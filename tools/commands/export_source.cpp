@@ -131,7 +131,7 @@ ExportSource exportSource(const std::string &run, const std::string &out, const 
     const std::string dir = found.info.dir;
     return ExportSource{std::move(found), dir};
   };
-  if (has("planned.gir"))
+  if (isPlanFolder(run))
     return checkpointOfPlan(run, out, choice);
   if (has("checkpoints"))
     return of(checkpointOf(absolutePath(run), choice));

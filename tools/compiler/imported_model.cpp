@@ -232,8 +232,7 @@ Config configOf(const ImportedModel &model) { return readConfig("", settingsOf(m
 
 bool isImportable(const std::string &path) {
   std::error_code e;
-  return isGguf(path) ||
-         (fs::is_regular_file(fs::path(path) / "config.json", e) && !fs::exists(fs::path(path) / "planned.gir", e));
+  return isGguf(path) || (fs::is_regular_file(fs::path(path) / "config.json", e) && !isPlanFolder(path));
 }
 
 void requireNoRunAs(const RunAs &how, const std::string &why, const std::string &help) {

@@ -180,12 +180,6 @@ HfLabels labelsOf(const Plan &plan) {
   return readHfLabels(plan.dir + "/hf");
 }
 
-/// Whether the path is a plan's folder, and not another program's model.
-bool isCompiled(const std::string &path) {
-  std::error_code e;
-  return std::filesystem::exists(std::filesystem::path(path) / "planned.gir", e);
-}
-
 /// Requires a plan whose model has learned to fill masks.
 void requireMasks(const Plan &plan) {
   if (maskToken(*plan.planned) < 0)
@@ -454,7 +448,7 @@ void runClassify(RunOptions o) {
   HfLabels labels;
   TextForm form;
   Plan plan;
-  if (isCompiled(o.plan)) {
+  if (isPlanFolder(o.plan)) {
     plan = planForTexts(o);
     labels = labelsOf(plan);
     form = readHfTextForm(plan.dir + "/hf");
@@ -480,7 +474,7 @@ void runFillMask(RunOptions o) {
   TextForm form;
   Plan plan;
   MaskToken mask;
-  const bool isPlan = isCompiled(o.plan);
+  const bool isPlan = isPlanFolder(o.plan);
   if (isPlan) {
     plan = planForTexts(o);
     requireMasks(plan);

@@ -390,8 +390,7 @@ private:
       state = RunState{prepared[i].fingerprint, 0};
       state->write(stateOf(run));
     }
-    std::error_code e;
-    if (!fs::exists(plan + "/manifest.json", e)) {
+    if (!isPlanFolder(plan)) {
       int64_t steps = 0;
       if (budget.kind == Budget::Kind::steps)
         steps = budget.stepsFor(1);

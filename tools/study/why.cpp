@@ -13,8 +13,6 @@
 #include "llvm/ADT/StringRef.h"
 
 #include <cmath>
-#include <cstdio>
-#include <filesystem>
 #include <map>
 
 namespace gptc {
@@ -133,8 +131,8 @@ std::vector<std::string> whySlower(const Plan &slow, const Plan &fast) {
 }
 
 void explainWhy(const std::string &a, const std::string &b, const std::string &clusterFile) {
-  const bool plans = std::filesystem::is_directory(a);
-  if (plans != std::filesystem::is_directory(b))
+  const bool plans = isGivenAsPlan(a);
+  if (plans != isGivenAsPlan(b))
     throw UserError(ErrorCode::Usage, fmt::format("--why \"{}\" \"{}\" compares a plan with a forecast", a, b),
                     "two folders of plans, or two model files with settings");
   if (plans) {

@@ -70,6 +70,23 @@ TEST_F(PlanTest, RoundTrip) {
   EXPECT_EQ(loadPlan(dir / "plan").run.initFrom, "hf:" + (dir / "plan/weights"));
 }
 
+// Commands take a plan, a model file, or a folder of another program.
+TEST_F(PlanTest, AFolderIsAPlanByWhatItHolds) {
+  EXPECT_TRUE(isPlanFolder(dir / "plan"));
+  EXPECT_TRUE(isGivenAsPlan(dir / "plan"));
+  fs::remove(dir / "plan/manifest.json");
+  EXPECT_TRUE(isPlanFolder(dir / "plan")) << "damaged";
+  fs::create_directories(dir / "weights");
+  for (const char *name : {"weights/manifest.json", "weights/config.json", "model.toml"})
+    writeFile(dir / name, "{}");
+  EXPECT_FALSE(isPlanFolder(dir / "weights"));
+  EXPECT_TRUE(isGivenAsPlan(dir / "weights")) << "and no plan: loading says so";
+  for (const std::string &path : {dir / "model.toml", dir / "nothing", std::string(5000, 'x')}) {
+    EXPECT_FALSE(isPlanFolder(path));
+    EXPECT_FALSE(isGivenAsPlan(path));
+  }
+}
+
 TEST_F(PlanTest, AMarkShowsWhoMadeIt) {
   const std::string before = plan.hash;
   EXPECT_FALSE(loadPlan(dir / "plan", "secret").madeHere) << "as plans of before, without a mark";
