@@ -113,13 +113,6 @@ void ConfigReader::boolean(const char *key, bool &out) {
   out = *b;
 }
 
-void ConfigReader::onlyBoolean(const char *key, bool built) {
-  bool written = built;
-  boolean(key, written);
-  if (written != built)
-    notBuilt(key, written ? "true" : "false", {built ? "true" : "false"});
-}
-
 void ConfigReader::booleanOrAuto(const char *key, std::string &out) {
   const TomlValue *v = get(key);
   if (!v)

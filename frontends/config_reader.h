@@ -38,8 +38,6 @@ public:
   void integers(const char *key, std::vector<int64_t> &out, int64_t least, int64_t most);
   /// Reads each table of [[key]] through a reader whose keys are key.NAME; collects their errors here.
   void eachTable(const char *key, const std::function<void(ConfigReader &)> &read);
-  /// A boolean of which only the value `built` is built.
-  void onlyBoolean(const char *key, bool built);
 
   /// The value as written; null if absent. Marks the key as known.
   const TomlValue *get(const char *key);

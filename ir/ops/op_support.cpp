@@ -35,11 +35,6 @@ bool expectFloat(const Op &op, unsigned i, std::string &error) {
                                        isFloat(t.dtype) ? " to compute with" : "", t.str());
 }
 
-bool expectInt(const Op &op, unsigned i, std::string &error) {
-  const Type &t = op.operand(i)->type;
-  return isInt(t.dtype) || fail(error, "operand {} must be of an integer type, not {}", i, t.str());
-}
-
 bool expectScalar(const Op &op, unsigned i, DType dtype, std::string &error) {
   const Type &t = op.operand(i)->type;
   return (t.isScalar() && t.dtype == dtype) ||

@@ -30,9 +30,8 @@ bool broadcastTypes(const Type &a, const Type &b, Type &result, std::string &err
 
 /// Same dtype, dims and padding; sharding may differ. `what` names the pair in the message, e.g. "dy and x".
 bool expectSame(const Type &a, const Type &b, const char *what, std::string &error);
-/// Operand i has a float (integer) dtype.
+/// Operand i has a float dtype.
 bool expectFloat(const Op &op, unsigned i, std::string &error);
-bool expectInt(const Op &op, unsigned i, std::string &error);
 /// Operand i is a scalar of that dtype.
 bool expectScalar(const Op &op, unsigned i, DType dtype, std::string &error);
 bool expectRank(const Op &op, unsigned i, unsigned atLeast, std::string &error);

@@ -30,6 +30,11 @@ struct CertifiedStep {
   bool operator==(const CertifiedStep &) const = default;
 };
 
+/// The runs that one rank can replay, which errors say to others.
+constexpr const char *kReplayable =
+    "runs without parallel.tensor, parallel.sync_every and parallel.compression, and with parallel.reduce_order = "
+    "\"tree\", can";
+
 /// What determines the steps from `since` on.
 struct CertifiedOrigin {
   int64_t since = 0;     // steps done before

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <fcntl.h>
 #include <unistd.h>
 

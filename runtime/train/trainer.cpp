@@ -204,8 +204,7 @@ private:
     if (options.certifyEvery > 0 &&
         (Mesh::of(m).tensor > 1 || (allRanks && isFast) || !together() || compressesGradients(m)))
       throw UserError(ErrorCode::NotBuiltYet, "--certify: one rank cannot replay this plan",
-                      "runs without parallel.tensor, sync_every and compression, and with parallel.reduce_order = "
-                      "\"tree\", can be certified");
+                      fmt::format("{} be certified", kReplayable));
     if (!steps.isShared(target))
       throw UserError(ErrorCode::Usage,
                       fmt::format("--steps {} ends between two outer steps, which are {} steps apart "

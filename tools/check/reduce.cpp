@@ -15,11 +15,10 @@
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
 
-#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 namespace gptc {

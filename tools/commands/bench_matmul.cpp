@@ -21,8 +21,6 @@
 #include "tools/study/step_ops.h"
 #include "tools/study/step_runner.h"
 
-#include "llvm/ADT/STLExtras.h"
-
 #include <cmath>
 #include <map>
 

@@ -24,10 +24,6 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr const char *kOfOneRank =
-    "runs without parallel.tensor, parallel.sync_every and parallel.compression, and with parallel.reduce_order = "
-    "\"tree\", can";
-
 struct ReplayOptions {
   std::string run, plan, data;
   std::optional<std::string> steps;
@@ -72,7 +68,7 @@ Plan forOneRank(Plan plan) {
   if (resultIdentity(one) != resultIdentity(plan))
     throw UserError(ErrorCode::NotBuiltYet,
                     fmt::format("a run of {} ranks whose bits one rank does not give cannot be replayed", ranks),
-                    kOfOneRank);
+                    kReplayable);
   one.run = plan.run;
   return one;
 }
@@ -144,7 +140,7 @@ void verify(const ReplayOptions &o) {
     Plan plan = Certificate::loadPlanOf(o.run, span.origin);
     requireNoOuterSteps(plan, fmt::format("{}; --steps names others of this run, if there are any: its outer steps "
                                           "begin behind step {}",
-                                          kOfOneRank, span.origin.since));
+                                          kReplayable, span.origin.since));
     if (!o.data.empty())
       plan.run.trainData = absolutePath(o.data);
     const ReplayReport report = replayWith(std::move(plan), o, std::move(request));
@@ -180,7 +176,7 @@ void verify(const ReplayOptions &o) {
 
 void certify(const ReplayOptions &o) {
   Plan plan = loadPlan(o.plan);
-  requireNoOuterSteps(plan, kOfOneRank);
+  requireNoOuterSteps(plan, kReplayable);
   if (!o.data.empty())
     plan.run.trainData = absolutePath(o.data);
   if (plan.run.trainData.empty())

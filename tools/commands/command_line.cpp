@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include <cmath>
 #include <cstdio>
 
 namespace gptc {

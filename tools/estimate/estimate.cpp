@@ -14,7 +14,6 @@
 #include "llvm/Support/MathExtras.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <optional>
 

@@ -5,8 +5,6 @@
 #include "support/diagnostics.h"
 #include "tools/estimate/workload.h"
 
-#include "llvm/ADT/STLExtras.h"
-
 #include <algorithm>
 #include <cmath>
 #include <optional>

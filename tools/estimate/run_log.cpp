@@ -13,7 +13,6 @@
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"
 
-#include <algorithm>
 #include <fcntl.h>
 #include <unistd.h>
 

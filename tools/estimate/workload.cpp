@@ -12,7 +12,6 @@
 #include "tools/estimate/planned.h"
 
 #include "llvm/ADT/STLExtras.h"
-#include "llvm/ADT/StringExtras.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,7 +1,6 @@
 #include "tools/load/statistics.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 namespace gptc::load {

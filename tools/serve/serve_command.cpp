@@ -10,8 +10,6 @@
 #include "tools/serve/embeddings_api.h"
 #include "tools/serve/request_log.h"
 
-#include "llvm/ADT/StringExtras.h"
-
 #include <cerrno>
 #include <csignal>
 #include <fcntl.h>
