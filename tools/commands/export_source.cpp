@@ -122,20 +122,27 @@ Config configOf(const CheckpointStore::Published &from) {
   return readConfig("", settings);
 }
 
+bool has(const std::string &folder, const char *name) {
+  std::error_code e;
+  return fs::exists(fs::path(folder) / name, e);
+}
+
 }  // namespace
 
+bool isExportable(const std::string &path) {
+  return isPlanFolder(path) || has(path, "checkpoints") || has(path, "manifest.json");
+}
+
 ExportSource exportSource(const std::string &run, const std::string &out, const std::optional<std::string> &choice) {
-  std::error_code e;
-  auto has = [&](const char *name) { return fs::exists(fs::path(run) / name, e); };
   auto of = [](CheckpointStore::Published found) {
     const std::string dir = found.info.dir;
     return ExportSource{std::move(found), dir};
   };
   if (isPlanFolder(run))
     return checkpointOfPlan(run, out, choice);
-  if (has("checkpoints"))
+  if (has(run, "checkpoints"))
     return of(checkpointOf(absolutePath(run), choice));
-  if (!has("manifest.json"))
+  if (!isExportable(run))
     throw UserError(ErrorCode::FileMissing, fmt::format("{} is no plan, no run and no checkpoint", run),
                     "name the plan, the out_dir of its run, or a folder checkpoints/step-N in that");
   if (choice)

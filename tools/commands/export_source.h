@@ -21,6 +21,9 @@ struct ExportSource {
   std::string tokenizer = {};              // of such a checkpoint, for messages: what its tokenizer was made of
 };
 
+/// Whether `path` has what makes a plan, a run or a checkpoint of ours, so that exportSource takes it.
+bool isExportable(const std::string &path);
+
 /// `run`: a plan, the out_dir of its run, or a checkpoint. `choice`: STEP or best, else the newest checkpoint that is
 /// whole; of a plan that has not run, the weights of init_from, in a folder beside `out`, which must not replace them.
 /// Throws UserErrors: Usage, FileMissing, Unwritable, those of loadPlan and of CheckpointStore::published.

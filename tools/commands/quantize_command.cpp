@@ -11,9 +11,6 @@
 #include "tools/commands/export_gguf.h"
 #include "tools/commands/export_source.h"
 
-#include "llvm/ADT/STLExtras.h"
-
-#include <array>
 #include <filesystem>
 #include <map>
 #include <tuple>
@@ -83,11 +80,9 @@ Quantized quantizeFile(const Options &o, const GgufRounding &how) {
 
 /// Of a plan, a run, a checkpoint, or a Hugging Face folder. Throws the UserErrors of export and of importedModel.
 Quantized quantizeFolder(const Options &o, const GgufRounding &how) {
-  std::error_code e;
-  const bool ours = llvm::any_of(std::array{"planned.gir", "checkpoints", "manifest.json"},
-                                 [&](const char *name) { return fs::exists(fs::path(o.in) / name, e); });
-  const GgufSource source = !ours && isImportable(o.in) ? ggufSource(importedModel(o.in))
-                                                        : ggufSource(exportSource(o.in, o.out, std::nullopt));
+  const GgufSource source = !isExportable(o.in) && isImportable(o.in)
+                                ? ggufSource(importedModel(o.in))
+                                : ggufSource(exportSource(o.in, o.out, std::nullopt));
   requireReplaceable(o.out);
   const TensorFiles weights(source.weights);
   GgufExported done = exportGguf(o.out, {.config = source.config,
