@@ -10,6 +10,8 @@
 #include "tools/serve/embeddings_api.h"
 #include "tools/serve/request_log.h"
 
+#include "llvm/ADT/SmallVector.h"
+
 #include <cerrno>
 #include <csignal>
 #include <fcntl.h>
