@@ -1,6 +1,6 @@
 // gptrun classify: labels of texts, against what transformers computes (labels/*/golden.json, by hf/make.py).
 #include "tests/support/harness.h"
-#include "tests/support/words_tokenizer.h"
+#include "tests/support/word_models.h"
 
 #include "support/json.h"
 
@@ -21,11 +21,7 @@ struct ClassifyTest : ::testing::Test {
   /// A copy of a model, with its tokenizer or one of single texts.
   std::string folder(const std::string &name) {
     const std::string to = w.path(name);
-    fs::create_directories(to);
-    writeFile(to + "/tokenizer.json", tokenizerOf31Words(true));
-    for (const auto &file : fs::directory_iterator(models + name))
-      if (file.path().filename() != "golden.json")
-        fs::copy(file, to, fs::copy_options::overwrite_existing);
+    copyWordModel(models + name, to, true);
     return to;
   }
   /// Changes a JSON file of a folder.
@@ -50,12 +46,8 @@ struct ClassifyTest : ::testing::Test {
   /// The texts of these ids, without the tokens around them.
   static std::vector<std::string> textsOf(const json &golden) {
     std::vector<std::string> texts;
-    for (const json &one : golden) {
-      std::vector<std::string> words;
-      for (const int64_t id : one.at("ids"))
-        words.push_back(fmt::format("t{}", id));
-      texts.push_back(llvm::join(words.begin() + 1, words.end() - 1, " "));
-    }
+    for (const json &one : golden)
+      texts.push_back(textBetween(one.at("ids")));
     return texts;
   }
   std::string fileOf(const std::vector<std::string> &texts) {

@@ -4,7 +4,7 @@
 #include "tests/support/http_client.h"
 #include "tests/support/served.h"
 #include "tests/support/whole_run.h"
-#include "tests/support/words_tokenizer.h"
+#include "tests/support/word_models.h"
 
 #include "support/json.h"
 
@@ -37,27 +37,17 @@ struct EmbedTest : ::testing::Test {
   /// A copy of a model with a tokenizer.
   std::string folder(const std::string &name, bool headless = false) {
     const std::string to = w.path(headless ? name + "-headless" : name);
-    fs::create_directories(to);
-    for (const auto &file : fs::directory_iterator(models + name))
-      if (file.path().filename() != "golden.json")
-        fs::copy(file, to, fs::copy_options::overwrite_existing);
+    copyWordModel(models + name, to, isBert(name));
     if (headless)
       writeFile(to + "/model.safetensors", withoutHead(readFile(to + "/model.safetensors")));
-    writeFile(to + "/tokenizer.json", tokenizerOf31Words(isBert(name)));
     return to;
   }
 
   /// The texts of these vectors, one a line.
   static std::vector<std::string> textsOf(const std::string &name) {
     std::vector<std::string> texts;
-    for (const json &one : golden.at(name)) {
-      std::vector<std::string> words;
-      for (const int64_t id : one.at("ids"))
-        words.push_back(fmt::format("t{}", id));
-      if (isBert(name))
-        words = {words.begin() + 1, words.end() - 1};
-      texts.push_back(llvm::join(words, " "));
-    }
+    for (const json &one : golden.at(name))
+      texts.push_back(isBert(name) ? textBetween(one.at("ids")) : textOfTokens(one.at("ids")));
     return texts;
   }
   std::string fileOf(const std::vector<std::string> &texts) {

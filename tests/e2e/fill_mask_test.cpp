@@ -3,7 +3,7 @@
 #include "tests/support/harness.h"
 #include "tests/support/headless.h"
 #include "tests/support/oracles.h"
-#include "tests/support/words_tokenizer.h"
+#include "tests/support/word_models.h"
 
 #include "support/json.h"
 
@@ -51,11 +51,7 @@ struct FillMaskTest : ::testing::Test {
   /// A copy of a model with a tokenizer of words, in which t28 is the mask.
   std::string folder(const std::string &name, bool around = true) {
     const std::string to = w.path(name);
-    fs::create_directories(to);
-    for (const auto &file : fs::directory_iterator(models + "hf/" + name))
-      if (file.path().filename() != "golden.json")
-        fs::copy(file, to, fs::copy_options::overwrite_existing);
-    writeFile(to + "/tokenizer.json", tokenizerOf31Words(around));
+    copyWordModel(models + "hf/" + name, to, around);
     writeFile(to + "/tokenizer_config.json", R"({"mask_token": "t28"})");
     return to;
   }

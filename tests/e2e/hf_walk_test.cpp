@@ -8,7 +8,7 @@
 #include "tests/support/harness.h"
 #include "tests/support/oracles.h"
 #include "tests/support/served.h"
-#include "tests/support/words_tokenizer.h"
+#include "tests/support/word_models.h"
 
 #include <fmt/format.h>
 

@@ -8,7 +8,7 @@
 #include "tests/support/harness.h"
 #include "tests/support/headless.h"
 #include "tests/support/oracles.h"
-#include "tests/support/words_tokenizer.h"
+#include "tests/support/word_models.h"
 
 #include <algorithm>
 #include <cmath>
@@ -30,11 +30,7 @@ struct LabelsTest : ::testing::Test {
   /// A copy of a model with a tokenizer that puts t2 and t3 around texts.
   std::string folder(const std::string &of) {
     const std::string to = w.path(fs::path(of).filename());
-    fs::create_directories(to);
-    writeFile(to + "/tokenizer.json", tokenizerOf31Words(true));
-    for (const auto &file : fs::directory_iterator(here + of))
-      if (file.path().filename() != "golden.json")
-        fs::copy(file, to, fs::copy_options::overwrite_existing);
+    copyWordModel(here + of, to, true);
     return to;
   }
   /// Text i: a word that tells the label, t7 or t9, among others.

@@ -7,7 +7,7 @@
 #include "support/files.h"
 #include "support/json.h"
 #include "support/labelled_file.h"
-#include "tests/support/words_tokenizer.h"
+#include "tests/support/word_models.h"
 
 #include <gtest/gtest.h>
 
