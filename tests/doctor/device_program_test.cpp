@@ -2,13 +2,13 @@
 // its name, and hides no other.
 #include "support/json.h"
 #include "tests/support/content.h"
+#include "tests/support/json_lines.h"
 #include "tests/support/shell.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fmt/format.h>
-#include <fstream>
 #include <map>
 #include <string>
 #include <unistd.h>
@@ -35,9 +35,7 @@ struct DeviceProgramTest : testing::Test {
     out = gptc::test::contentOf(dir / "out");
     begun = 0;
     records.clear();
-    std::ifstream lines(dir / "results");
-    for (std::string line; std::getline(lines, line);) {
-      const nlohmann::json record = gptc::parseJson(line);
+    for (const nlohmann::json &record : gptc::test::jsonLines(gptc::test::contentOf(dir / "results"))) {
       if (!record.contains("case"))
         continue;
       begun += record["result"] == "begun";

@@ -2,6 +2,7 @@
 // when kernels fail, hang or corrupt memory. What it proves is tests/device's.
 #include "support/json.h"
 #include "tests/support/content.h"
+#include "tests/support/json_lines.h"
 #include "tests/support/shell.h"
 #include "tests/support/whole_run.h"
 
@@ -13,7 +14,6 @@
 #include <fmt/format.h>
 #include <fstream>
 #include <map>
-#include <sstream>
 #include <string>
 #include <sys/wait.h>
 #include <thread>
@@ -164,10 +164,9 @@ TEST_F(GpuCheckTest, WithOneItChecksKernels) {
   EXPECT_EQ(all["conformance"], "pass");
   EXPECT_EQ(report["failed"], 0);
   EXPECT_NE(report["device"].get<std::string>().find("stand-in"), std::string::npos) << report["device"];
-  std::istringstream lines(archived("logs/cases-Device.jsonl"));
   nlohmann::json figures;
-  for (std::string line; std::getline(lines, line);)
-    if (const nlohmann::json record = gptc::parseJson(line); record.contains("programs"))
+  for (const nlohmann::json &record : gptc::test::jsonLines(archived("logs/cases-Device.jsonl")))
+    if (record.contains("programs"))
       figures = record;
   EXPECT_GT(figures["compiled"], 100) << figures;
   EXPECT_LE(figures["compiled"], 20 * figures["programs"].get<int>()) << "one program keeps one core busy";
@@ -183,10 +182,8 @@ TEST_F(GpuCheckTest, WhatFailsIsCountedAndQuoted) {
   EXPECT_EQ(about("conformance")["log"], "logs/conformance.log");
   EXPECT_NE(archived("logs/conformance.log").find("was told to access an illegal address"), std::string::npos);
   // Every case is there, whatever became of the others.
-  std::istringstream lines(archived("logs/cases-Device.jsonl"));
   std::map<std::string, int> count;
-  for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json record = gptc::parseJson(line);
+  for (const nlohmann::json &record : gptc::test::jsonLines(archived("logs/cases-Device.jsonl"))) {
     if (record.contains("result"))
       ++count[record["result"]];
     if (record.value("result", "") == "fail") {

@@ -2,6 +2,7 @@
 #include "tests/support/harness.h"
 #include "tests/support/headless.h"
 #include "tests/support/http_client.h"
+#include "tests/support/json_lines.h"
 #include "tests/support/served.h"
 #include "tests/support/whole_run.h"
 #include "tests/support/word_models.h"
@@ -23,6 +24,7 @@
 using namespace e2e;
 using gptc::test::ask;
 using gptc::test::HttpReply;
+using gptc::test::objectLines;
 namespace fs = std::filesystem;
 using nlohmann::json;
 
@@ -61,7 +63,7 @@ struct EmbedTest : ::testing::Test {
     args.insert(args.begin(), "embed");
     const Result r = w.gptrun(args);
     EXPECT_EQ(r.code, 0) << r.output;
-    return linesOf(r.output);
+    return objectLines(r.output);
   }
   /// The vectors of such a run as text, bit for bit.
   std::vector<std::string> vectorLines(std::vector<std::string> args) {
@@ -69,13 +71,6 @@ struct EmbedTest : ::testing::Test {
     for (const json &line : embed(std::move(args)))
       all.push_back(line.at("vector").dump());
     return all;
-  }
-  static std::vector<json> linesOf(const std::string &output) {
-    std::vector<json> lines;
-    for (llvm::StringRef line : llvm::split(llvm::StringRef(output), '\n'))
-      if (line.starts_with("{"))
-        lines.push_back(json::parse(line.str()));
-    return lines;
   }
   /// The output of a run that must fail.
   std::string refusal(std::vector<std::string> args) {
@@ -227,7 +222,7 @@ TEST_F(EmbedTest, AFolderSaysHow) {
   const Result cut = w.gptrun({"embed", dir, "--text", "t7 t8 t9 t10"});
   EXPECT_EQ(cut.code, 0);
   EXPECT_NE(cut.output.find("note: 1 text cut to 4 tokens"), std::string::npos) << cut.output;
-  EXPECT_EQ(linesOf(cut.output).at(0).at("vector"), embed({dir, "--text", "t7 t8"}).at(0).at("vector"));
+  EXPECT_EQ(objectLines(cut.output).at(0).at("vector"), embed({dir, "--text", "t7 t8"}).at(0).at("vector"));
 
   writeFile(dir + "/sentence_bert_config.json", "{}");
   writeFile(dir + "/config_sentence_transformers.json",
@@ -320,7 +315,7 @@ TEST_F(EmbedTest, RefusedInput) {
   // Vectors of the lines before a bad one are written.
   const Result r = w.gptrun({"embed", dir, "--texts", fileOf({"t4", "t5", " ", "t6"})});
   EXPECT_NE(r.code, 0);
-  EXPECT_EQ(linesOf(r.output).size(), 2u);
+  EXPECT_EQ(objectLines(r.output).size(), 2u);
   EXPECT_NE(r.output.find("line 3 has no tokens"), std::string::npos) << r.output;
   // A vector that is no number.
   std::string weights = readFile(dir + "/model.safetensors");
@@ -467,7 +462,7 @@ TEST_F(EmbeddingsServerTest, RequestsAreLogged) {
   EXPECT_EQ(post({{"input", 4}}).status, 400);
   EXPECT_EQ(ask(port, "/" + long_).status, 404);
   EXPECT_EQ(server->stop().code, 0);
-  std::vector<json> lines = linesOf(readFile(log));
+  std::vector<json> lines = objectLines(readFile(log));
   ASSERT_EQ(lines.size(), 3u);
   // A line is written once its answer was: two connections' lines may change places.
   std::sort(lines.begin(), lines.end(), [](const json &a, const json &b) { return a.at("status") < b.at("status"); });

@@ -2,6 +2,7 @@
 // hf/make.py), and against its pipeline.
 #include "tests/support/harness.h"
 #include "tests/support/headless.h"
+#include "tests/support/json_lines.h"
 #include "tests/support/oracles.h"
 #include "tests/support/word_models.h"
 
@@ -15,6 +16,7 @@
 #include <numeric>
 
 using namespace e2e;
+using gptc::test::objectLines;
 namespace fs = std::filesystem;
 using nlohmann::json;
 
@@ -67,14 +69,7 @@ struct FillMaskTest : ::testing::Test {
   std::vector<json> fill(std::vector<std::string> args) {
     const Result r = run(std::move(args));
     EXPECT_EQ(r.code, 0) << r.output;
-    return linesOf(r.output);
-  }
-  static std::vector<json> linesOf(const std::string &output) {
-    std::vector<json> lines;
-    for (llvm::StringRef line : llvm::split(llvm::StringRef(output), '\n'))
-      if (line.starts_with("{"))
-        lines.push_back(json::parse(line.str()));
-    return lines;
+    return objectLines(r.output);
   }
   void refuses(const std::vector<std::string> &args, int code, const std::string &message) {
     const Result r = run(args);
@@ -242,7 +237,7 @@ TEST_F(FillMaskTest, WhatFillsNoMasksIsExplained) {
   // Lines before one without a mask are filled.
   const Result r = run({dir, "--texts", fileOf({text, "t5 t6", text})});
   EXPECT_EQ(r.code, 3) << r.output;
-  EXPECT_EQ(linesOf(r.output).size(), 1u) << r.output;
+  EXPECT_EQ(objectLines(r.output).size(), 1u) << r.output;
   EXPECT_NE(r.output.find("texts.txt, line 2: no t28 stands in the text"), std::string::npos) << r.output;
   EXPECT_EQ(r.output.find("cut to"), std::string::npos) << r.output;
   refuses({dir, "--context", "4", "--text", "t4 t5 t28"}, 3, "no t28 stands in the text, which is cut to 4 tokens");
@@ -292,7 +287,7 @@ TEST_F(FillMaskTest, ThePipelineOfTransformersFillsTheSame) {
     const Result r = run({dir, "--precision", "fp32", "--texts", texts});
     ASSERT_EQ(r.code, 0) << r.output;
     std::string lines;
-    for (const json &line : linesOf(r.output))
+    for (const json &line : objectLines(r.output))
       lines += line.dump() + "\n";
     writeFile(w.path("filled.jsonl"), lines);
     for (const std::string &version : gptc::test::transformersPaths()) {

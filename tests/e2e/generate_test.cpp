@@ -1,5 +1,6 @@
 // Many prompts with `gptrun sample`: each gets what it gets alone, and what is asked for beside the text is right.
 #include "tests/support/harness.h"
+#include "tests/support/json_lines.h"
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/plan/plan.h"
@@ -11,7 +12,6 @@
 
 #include <algorithm>
 #include <regex>
-#include <sstream>
 using namespace e2e;
 using nlohmann::json;
 
@@ -42,11 +42,7 @@ struct GenerateTest : ::testing::Test {
     more.insert(more.end(), {"--jsonl", "--prompts", w.path("prompts.jsonl")});
     const Result r = sample(more);
     EXPECT_EQ(r.code, 0) << r.output;
-    std::vector<json> out;
-    std::istringstream in(r.output);
-    for (std::string line; std::getline(in, line);)
-      out.push_back(gptc::parseJson(line));
-    return out;
+    return gptc::test::jsonLines(r.output);
   }
   Workplace w;
   std::string plan, note;

@@ -7,13 +7,13 @@
 #include "support/json.h"
 #include "tests/support/harness.h"
 #include "tests/support/headless.h"
+#include "tests/support/json_lines.h"
 #include "tests/support/oracles.h"
 #include "tests/support/word_models.h"
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <sstream>
 
 using namespace e2e;
 namespace fs = std::filesystem;
@@ -110,10 +110,8 @@ struct LabelsTest : ::testing::Test {
     const Result r = w.gptrun(args);
     EXPECT_EQ(r.code, 0) << r.output;
     std::vector<json> found;
-    std::istringstream in(r.output);
-    for (std::string line; std::getline(in, line);)
-      if (line.starts_with('{'))
-        found.push_back(json::parse(line).at(member));
+    for (const json &line : gptc::test::objectLines(r.output))
+      found.push_back(line.at(member));
     return found;
   }
   std::vector<std::string> labelsBy(const std::vector<std::string> &args) {
@@ -130,10 +128,9 @@ struct LabelsTest : ::testing::Test {
   /// The line of the log of the last evaluation.
   static json lastMeasures(const std::string &out) {
     json last = json::object();
-    std::istringstream log(readFile(out + "/log.jsonl"));
-    for (std::string line; std::getline(log, line);)
-      if (json one = json::parse(line); one.contains("val_loss"))
-        last = std::move(one);
+    for (const json &line : gptc::test::jsonLines(readFile(out + "/log.jsonl")))
+      if (line.contains("val_loss"))
+        last = line;
     return last;
   }
 };
@@ -526,13 +523,12 @@ struct LabelsCompared : LabelsTest {
     good(w.gptc({"export", out, "-o", mine}));
     const Result classified = w.gptrun({"classify", mine, "--precision", "fp32", "--logits", "--text", text(7)});
     good(classified);
-    const size_t begin = classified.output.find("{\"");
-    if (begin == std::string::npos) {
+    const std::vector<json> lines = gptc::test::objectLines(classified.output);
+    if (lines.size() != 1) {
       ADD_FAILURE() << classified.output;
       return true;
     }
-    const std::string line = classified.output.substr(begin, classified.output.find('\n', begin) - begin),
-                      logits = json::parse(line).at("logits").dump();
+    const std::string logits = lines[0].at("logits").dump();
     for (const std::string &version : gptc::test::transformersPaths()) {
       const gptc::test::Compared r =
           gptc::test::compareBy("tests/e2e/labels_compare.py",

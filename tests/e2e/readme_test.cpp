@@ -3,6 +3,7 @@
 // what tools/fetch-austen brings.
 #include "support/json.h"
 #include "tests/support/harness.h"
+#include "tests/support/json_lines.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +11,6 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
-#include <sstream>
 
 using namespace e2e;
 namespace fs = std::filesystem;
@@ -88,9 +88,8 @@ TEST(Readme, LossesOfTheQuickstartAreThoseOfToday) {
   ASSERT_EQ(r.code, 0) << r.output;
 
   std::map<int, double> losses;
-  std::ifstream in(w.path("run/log.jsonl"));
-  for (std::string line; std::getline(in, line);)
-    if (const nlohmann::json j = gptc::parseJson(line); j.contains("loss"))
+  for (const nlohmann::json &j : gptc::test::jsonLines(readFile(w.path("run/log.jsonl"))))
+    if (j.contains("loss"))
       losses[j["step"]] = j["loss"];
   for (const auto &[step, loss] : shown.losses)
     if (step <= steps) {

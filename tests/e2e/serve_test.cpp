@@ -2,6 +2,7 @@
 #include "tests/support/eventually.h"
 #include "tests/support/harness.h"
 #include "tests/support/http_client.h"
+#include "tests/support/json_lines.h"
 #include "tests/support/oracles.h"
 #include "tests/support/served.h"
 #include "tools/serve/http.h"
@@ -118,11 +119,7 @@ TEST_F(ServeTest, GivesWhatSampleGives) {
   const Result sampled =
       trained->w.gptrun({"sample", trained->plan, "--jsonl", "--prompts", trained->w.path("prompts.jsonl")});
   ASSERT_EQ(sampled.code, 0) << sampled.output;
-  std::vector<json> lines;
-  std::istringstream in(sampled.output);
-  for (std::string line; std::getline(in, line);)
-    if (line.rfind("note: ", 0) != 0)
-      lines.push_back(gptc::parseJson(line));
+  const std::vector<json> lines = gptc::test::objectLines(sampled.output);
   ASSERT_EQ(lines.size(), 3u);
 
   const HttpReply r = complete(object);

@@ -2,6 +2,7 @@
 #include "tests/support/eventually.h"
 #include "tests/support/harness.h"
 #include "tests/support/http_client.h"
+#include "tests/support/json_lines.h"
 #include "tests/support/port.h"
 #include "tests/support/served.h"
 
@@ -16,11 +17,11 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
-#include <sstream>
 #include <thread>
 #include <tuple>
 
 using namespace e2e;
+using gptc::test::jsonLines;
 using nlohmann::json;
 namespace fs = std::filesystem;
 
@@ -74,13 +75,6 @@ struct SharedSampleTest : ::testing::Test {
     said = readFile(w.path("err"));
     EXPECT_EQ(r.code, 0) << words << "\n" << said << r.output;
     return r.output;
-  }
-  static std::vector<json> objectsOf(const std::string &lines) {
-    std::vector<json> all;
-    std::istringstream in(lines);
-    for (std::string line; std::getline(in, line);)
-      all.push_back(gptc::parseJson(line));
-    return all;
   }
   /// The file of prompts that ask for all kinds of things.
   std::string prompts(const std::string &stop = " on") {
@@ -140,21 +134,21 @@ double apart(const std::vector<json> &a, const std::vector<json> &b) {
 TEST_F(SharedSampleTest, RanksSayWhatOneSays) {
   for (const std::vector<std::string> &form : {gpt2, llama}) {
     const std::string plan = trained(form), words = plan + " --jsonl --prompts " + prompts();
-    const std::string likeliest = objectsOf(sample(words))[0]["text"];
+    const std::string likeliest = jsonLines(sample(words))[0]["text"];
     prompts(likeliest.substr(likeliest.size() / 2, 3));
-    const std::vector<json> one = objectsOf(sample(words + " --slots 1"));
+    const std::vector<json> one = jsonLines(sample(words + " --slots 1"));
     ASSERT_EQ(one.size(), 8u);
     EXPECT_EQ(one[4]["id"], "stopped");
     EXPECT_EQ(one[4]["finish_reason"], "stop") << one[4];
     for (const auto &[tensor, slots] : {std::pair<std::string, std::string>{"2", "1"}, {"2", "3"}, {"4", "3"}}) {
       const std::string lines = sample(words + " --tensor " + tensor + " --slots " + slots);
-      expectAlike(objectsOf(lines), one, tensor + " ranks, " + slots + " slots");
+      expectAlike(jsonLines(lines), one, tensor + " ranks, " + slots + " slots");
       EXPECT_NE(said.find("note: " + tensor + " ranks on this machine\n"), std::string::npos) << said;
       EXPECT_NE(said.find(", on each of " + tensor + " ranks\n"), std::string::npos) << said;
       EXPECT_EQ(said.find("of cache", said.find("of cache") + 1), std::string::npos) << "one voice: " << said;
     }
     // What is guessed and what is shared by slots changes nothing; as text, and by beams.
-    expectAlike(objectsOf(sample(words + " --tensor 2 --slots 4 --lookup 3 --threads 1")), one, "guesses");
+    expectAlike(jsonLines(sample(words + " --tensor 2 --slots 4 --lookup 3 --threads 1")), one, "guesses");
     const std::string text = plan + " --prompt 'the cat' --temperature 0 --max-tokens 12 --n 2";
     EXPECT_EQ(sample(text + " --tensor 2"), sample(text));
     const std::string beams = plan + " --prompt 'the cat' --beams 3 --n 2 --max-tokens 8";
@@ -166,15 +160,15 @@ TEST_F(SharedSampleTest, RanksSayWhatOneSays) {
 // Over TCP, with ranks of another launcher, and with prompts that come on standard input.
 TEST_F(SharedSampleTest, HoweverRanksAndPromptsCome) {
   const std::string plan = trained(llama), file = prompts(), words = plan + " --jsonl --prompts ";
-  const std::vector<json> one = objectsOf(sample(words + file));
-  expectAlike(objectsOf(sample(words + file + " --tensor 2", {{"GPTC_INTERFACE", "lo"}})), one, "TCP");
-  expectAlike(objectsOf(sample(words + file + " --nodes 2")), one, "nodes");
-  expectAlike(objectsOf(sample(words + "- --tensor 2 < " + file)), one, "standard input");
-  expectAlike(objectsOf(sample(words + "- --tensor 2 < /dev/null")), {}, "nothing");
+  const std::vector<json> one = jsonLines(sample(words + file));
+  expectAlike(jsonLines(sample(words + file + " --tensor 2", {{"GPTC_INTERFACE", "lo"}})), one, "TCP");
+  expectAlike(jsonLines(sample(words + file + " --nodes 2")), one, "nodes");
+  expectAlike(jsonLines(sample(words + "- --tensor 2 < " + file)), one, "standard input");
+  expectAlike(jsonLines(sample(words + "- --tensor 2 < /dev/null")), {}, "nothing");
   // What is a file for the launcher alone.
-  expectAlike(objectsOf(sample(words + "/dev/stdin --tensor 2 < " + file)), one, "a file as /dev/stdin");
-  expectAlike(objectsOf(sample(words + "/dev/stdin --tensor 2", {}, "cat " + file + " | ")), one, "a pipe");
-  expectAlike(objectsOf(sample(words + "/dev/fd/9 --tensor 2 9<&0 < /dev/null", {}, "cat " + file + " | ")), one,
+  expectAlike(jsonLines(sample(words + "/dev/stdin --tensor 2 < " + file)), one, "a file as /dev/stdin");
+  expectAlike(jsonLines(sample(words + "/dev/stdin --tensor 2", {}, "cat " + file + " | ")), one, "a pipe");
+  expectAlike(jsonLines(sample(words + "/dev/fd/9 --tensor 2 9<&0 < /dev/null", {}, "cat " + file + " | ")), one,
               "another descriptor");
 
   // With the variables of torchrun, and with those of gptrun's own launcher, which here passes no prompts.
@@ -198,7 +192,7 @@ TEST_F(SharedSampleTest, HoweverRanksAndPromptsCome) {
       return all;
     };
     Process other = w.start("gptrun", {"sample", plan, "--jsonl", "--prompts", w.path("not-here")}, env("1"));
-    expectAlike(objectsOf(sample(words + file + " < /dev/null", env("0"))), one, prefix + "RANK");
+    expectAlike(jsonLines(sample(words + file + " < /dev/null", env("0"))), one, prefix + "RANK");
     const Result rest = other.wait();
     EXPECT_EQ(rest.code, 0) << rest.output;
     EXPECT_EQ(rest.output, "") << "rank 0 reads and prints for all";
@@ -233,7 +227,7 @@ TEST_F(SharedSampleTest, ModelsOfOtherProgramsAreSharedToo) {
 {"prompt":"number 27. mats on the cat: 3","max_tokens":0,"echo":true,"logprobs":0}
 )");
   auto scores = [&](const std::string &words) {
-    return objectsOf(sample(words + " --jsonl --prompts " + w.path("given.jsonl")));
+    return jsonLines(sample(words + " --jsonl --prompts " + w.path("given.jsonl")));
   };
   const std::string wide = dir + " --precision fp32 --cache auto";
   const std::vector<json> exact = scores(wide);

@@ -1,5 +1,6 @@
 // `gptrun eval --task`: its log-likelihoods are the sums of what `gptrun sample` says of the same texts, to the bit.
 #include "tests/support/harness.h"
+#include "tests/support/json_lines.h"
 
 #include "support/json.h"
 
@@ -7,21 +8,12 @@
 
 #include <cmath>
 #include <filesystem>
-#include <sstream>
 
 using namespace e2e;
+using gptc::test::objectLines;
 using nlohmann::json;
 
 namespace {
-
-std::vector<json> objectsOf(const std::string &lines) {
-  std::vector<json> all;
-  std::istringstream in(lines);
-  for (std::string line; std::getline(in, line);)
-    if (line.starts_with('{'))
-      all.push_back(gptc::parseJson(line));
-  return all;
-}
 
 /// A model of 64 tokens of context, over byte-pair tokens, that was trained a little.
 struct Trained {
@@ -67,7 +59,7 @@ protected:
     const Result r = run(task, more);
     EXPECT_EQ(r.code, 0) << r.output;
     said = r.output;
-    return objectsOf(readFile(file));
+    return objectLines(readFile(file));
   }
   /// What sample says of the tokens behind `context`: their number, and the sum of their scores. `special`: it is one
   /// control token.
@@ -80,7 +72,7 @@ protected:
       args.push_back("--parse-special");
     const Result r = trained->w.gptrun(args);
     EXPECT_EQ(r.code, 0) << r.output;
-    const std::vector<json> all = objectsOf(r.output);
+    const std::vector<json> all = objectLines(r.output);
     EXPECT_EQ(all.size(), 1u) << r.output;
     const json &scores = all.at(0).at("logprobs");
     int64_t count = 0;

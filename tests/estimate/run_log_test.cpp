@@ -1,23 +1,16 @@
 // gptrun says what it predicted and what it took; gptc calibrate takes that as an observation.
 #include "support/json.h"
 #include "tests/support/harness.h"
+#include "tests/support/json_lines.h"
 
 #include <gtest/gtest.h>
-
-#include <sstream>
 
 using namespace e2e;
 using nlohmann::json;
 
 namespace {
 
-std::vector<json> linesOf(const std::string &file) {
-  std::vector<json> lines;
-  std::istringstream in(readFile(file));
-  for (std::string line; std::getline(in, line);)
-    lines.push_back(gptc::parseJson<json>(line));
-  return lines;
-}
+std::vector<json> linesOf(const std::string &file) { return gptc::test::jsonLines(readFile(file)); }
 
 constexpr const char *cluster = R"([device]
 kind = "cpu"

@@ -2,6 +2,7 @@
 #include "support/json.h"
 #include "tests/support/eventually.h"
 #include "tests/support/harness.h"
+#include "tests/support/json_lines.h"
 #include "tests/unit/runtime/temp_dir.h"
 
 #include <chrono>
@@ -100,10 +101,8 @@ TEST_F(LaunchTest, OneVoiceAndALogForEveryOtherRank) {
   EXPECT_HAS(r.output, "rank 0 ends at step 20\n");
   for (const char *other : {"rank 1 ", "rank 2 ", "rank 3", "of rank 3"})
     EXPECT_HAS_NOT(r.output, other);
-  std::istringstream log(readFile(out + "/ranks/rank-0003.log"));
   std::vector<std::string> lines;
-  for (std::string line; std::getline(log, line);) {
-    const nlohmann::json j = gptc::parseJson(line);
+  for (const nlohmann::json &j : gptc::test::jsonLines(readFile(out + "/ranks/rank-0003.log"))) {
     EXPECT_EQ(j["rank"], 3);
     lines.push_back(j["line"]);
   }

@@ -3,6 +3,7 @@
 #include "runtime/launch/rank_log.h"
 #include "support/json.h"
 #include "tests/support/eventually.h"
+#include "tests/support/json_lines.h"
 #include "tests/unit/runtime/temp_dir.h"
 
 #include <algorithm>
@@ -111,10 +112,8 @@ TEST(RankLog, LinesWithTimeAndRankAndTheErrorKept) {
     EXPECT_EQ(lines.finish(), "");
     EXPECT_EQ(lines.error(), "error[GPTC0406]: training diverged\n   = help: x\n\nerror[GPTC0101]\n");
   }
-  std::istringstream in(readFile(file));
   std::vector<std::string> found;
-  for (std::string text; std::getline(in, text);) {
-    nlohmann::json j = parseJson(text);
+  for (const nlohmann::json &j : test::jsonLines(readFile(file))) {
     EXPECT_EQ(j["rank"], 3);
     const std::string time = j["time"];
     EXPECT_EQ(time.size(), 24u) << time;

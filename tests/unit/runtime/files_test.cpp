@@ -6,6 +6,7 @@
 #include "support/json.h"
 #include "support/words.h"
 #include "temp_dir.h"
+#include "tests/support/json_lines.h"
 
 #include <cmath>
 #include <csignal>
@@ -184,15 +185,14 @@ TEST(MetricsLog, EachLineHasItsTime) {
   log.step({1, 2, 1e-3f, 1, 10, 100, 0.5, 65536});
   log.evaluation(1, 1.25);
   const std::string after = timeNow();
-  std::istringstream lines(readFile(dir / "log.jsonl"));
-  int n = 0;
-  for (std::string line; std::getline(lines, line); ++n) {
-    const std::string time = parseJson(line).value("time", "");
+  const auto lines = test::jsonLines(readFile(dir / "log.jsonl"));
+  for (const nlohmann::json &line : lines) {
+    const std::string time = line.value("time", "");
     EXPECT_TRUE(std::regex_match(time, std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)"))) << line;
     EXPECT_LE(before, time);
     EXPECT_LE(time, after);
   }
-  EXPECT_EQ(n, 2);
+  EXPECT_EQ(lines.size(), 2u);
 }
 
 TEST(FitLine, LeavesOutTheLeastImportantFirst) {
