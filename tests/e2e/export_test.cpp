@@ -13,7 +13,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <set>
-#include <sstream>
 
 using namespace e2e;
 using namespace gptc::test;
@@ -68,9 +67,7 @@ struct ExportTest : ::testing::Test {
     settings.insert(settings.end(), more.begin(), more.end());
     const std::string plan = w.compile(out + ".plan", settings);
     w.train(plan, out);
-    std::istringstream log(readFile(w.path(out + "/log.jsonl")));
-    for (std::string line; std::getline(log, line);)
-      valLoss = gptc::parseJson(line).value("val_loss", valLoss);
+    valLoss = lastValLoss(w.path(out));
     return plan;
   }
 

@@ -11,7 +11,6 @@
 #include "runtime/train/trainer.h"
 #include "runtime/train/weights.h"
 #include "support/diagnostics.h"
-#include "support/json.h"
 #include "tools/compiler/compile.h"
 #include "tools/compiler/inference.h"
 
@@ -34,14 +33,6 @@ struct InferenceTest : ::testing::Test {
     Session session(inferencePlan(std::move(plan), kEvaluation, cacheDir()), cacheDir());
     loadForInference(session, model, choice, [](const std::string &w) { ADD_FAILURE() << w; });
     return evaluate(session.executor, data, session.plan.run.evalSteps)->loss;
-  }
-  /// Of the last evaluation inside training.
-  static double lastLoss(const std::string &outDir) {
-    std::istringstream log(readFile(outDir + "/log.jsonl"));
-    double loss = 0;
-    for (std::string line; std::getline(log, line);)
-      loss = parseJson(line).value("val_loss", loss);
-    return loss;
   }
   Workplace w;
 };
@@ -104,7 +95,7 @@ TEST_F(InferenceTest, TheBitsAreThoseOfEvaluationInsideTraining) {
     settings.push_back("train.steps=4");
     const std::string plan = w.compile("plan" + std::to_string(n), settings), out = "out" + std::to_string(n++);
     w.train(plan, out);
-    const double inside = lastLoss(w.path(out));
+    const double inside = lastValLoss(w.path(out));
     EXPECT_GT(inside, 1);
     EXPECT_EQ(lossOf(plan, w.path(out)), inside);
   }
@@ -128,7 +119,7 @@ TEST_F(InferenceTest, ABudgetOfSeveralRanksIsNotOneOfEvaluation) {
   const Result r = w.gptrun({"eval", plan, "--out-dir", out});
   EXPECT_EQ(r.code, 0) << r.output;
   EXPECT_EQ(r.output.rfind("val loss ", 0), 0u) << r.output;
-  EXPECT_EQ(lossOf(plan, out), lastLoss(out));
+  EXPECT_EQ(lossOf(plan, out), lastValLoss(out));
   EXPECT_FALSE(fs::exists(out + "/plan-1-ranks"));
 }
 

@@ -2,8 +2,6 @@
 // checkpoints that hold masters only.
 #include "tests/support/harness.h"
 
-#include <cmath>
-
 using namespace e2e;
 
 namespace {
@@ -34,13 +32,6 @@ TEST_P(Precision, SameBitsOnAnyThreadsMicroBatchesAndAfterResuming) {
   EXPECT_EQ(logLines(w.path("whole")), logLines(w.path("micro")));
 }
 
-/// The last validation loss in a log.
-double lastEvaluation(const std::string &outDir) {
-  const std::string log = readFile(outDir + "/log.jsonl"), key = "\"val_loss\": ";
-  const size_t at = log.rfind(key);
-  return at == std::string::npos ? NAN : std::stod(log.substr(at + key.size()));
-}
-
 // What the project promises for a whole run of a real recipe, 0.02 (docs/performance.md shows 0.001), a dozen steps
 // keep too. How far single kernels may be off is bounded elsewhere; here whole steps must not drift apart. A mean of
 // four runs: one of so few steps ends as far away (0.015 with fp8) when other values are rounded.
@@ -51,7 +42,7 @@ TEST_P(Precision, TrainsLikeFp32) {
     const std::string lowOut = std::string("low") + seed, plainOut = std::string("plain") + seed;
     w.train(compile(lowOut + "-plan", seeded), lowOut);
     w.train(w.compile(plainOut + "-plan", seeded), plainOut);
-    const double low = lastEvaluation(w.path(lowOut)), plain = lastEvaluation(w.path(plainOut));
+    const double low = lastValLoss(w.path(lowOut)), plain = lastValLoss(w.path(plainOut));
     EXPECT_NE(low, plain);
     sum += low - plain;
   }
@@ -67,7 +58,7 @@ TEST_P(Precision, CheckpointsHoldMasters) {
   Result eval = w.gptrun({"eval", plan, "--out-dir", w.path("out")});
   EXPECT_EQ(eval.code, 0) << eval.output;
   char text[32];
-  std::snprintf(text, sizeof text, "%.4f", lastEvaluation(w.path("out")));
+  std::snprintf(text, sizeof text, "%.4f", lastValLoss(w.path("out")));
   EXPECT_NE(eval.output.find(text), std::string::npos) << eval.output << text;
 }
 

@@ -3,9 +3,11 @@
 #include "runtime/checkpoint/tensor_files.h"
 #include "support/json.h"
 #include "tests/support/content.h"
+#include "tests/support/json_lines.h"
 #include "tests/support/whole_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
@@ -242,6 +244,13 @@ std::vector<std::string> logLines(const std::string &outDir) {
     r.push_back(text);
   }
   return r;
+}
+
+double lastValLoss(const std::string &outDir) {
+  double loss = NAN;
+  for (const nlohmann::json &line : gptc::test::jsonLines(readFile(outDir + "/log.jsonl")))
+    loss = line.value("val_loss", loss);
+  return loss;
 }
 
 }  // namespace e2e

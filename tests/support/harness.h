@@ -83,5 +83,7 @@ std::string readFile(const std::string &path);
 void writeFile(const std::string &path, const std::string &content);
 /// `step loss lr grad_norm` or `step val_loss` of each log line, without timings.
 std::vector<std::string> logLines(const std::string &outDir);
+/// val_loss of the last evaluation in a run's log; NaN if there is none.
+double lastValLoss(const std::string &outDir);
 
 }  // namespace e2e
