@@ -25,9 +25,7 @@ struct ChatTest : ::testing::Test {
     std::string text;
     for (int i = 0; i < 100; ++i)
       text += "user: hello there, assistant: good day to the system. ";
-    writeFile(w.path("text.txt"), text);
-    const Result r = w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "bpe:290", "--out", w.path("data")});
-    EXPECT_EQ(r.code, 0) << r.output;
+    w.prepare(text, "bpe:290");
     return Tokenizer::load(w.path("data/tokenizer.json"));
   }
   CompletionRequest read(const json &object) const {

@@ -56,14 +56,11 @@ struct ExportTest : ::testing::Test {
       std::string text;
       for (int i = 0; i < 200; ++i)
         text += fmt::format("No. {}: “It is a truth universally acknowledged”, naïve as it is.\n", i * i);
-      writeFile(w.path("text.txt"), text);
-      const Result r =
-          w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "bpe:300", "--out", w.path("data")});
-      EXPECT_EQ(r.code, 0) << r.output;
+      w.prepare(text, "bpe:300");
     }
-    std::vector<std::string> settings = {"model.vocab_size=320",  // more than the tokenizer has
-                                         "data.train=" + w.path("data/train.bin"), "data.val=" + w.path("data/val.bin"),
-                                         "data.tokenizer=" + w.path("data/tokenizer.json"), "out_dir=" + w.path(out)};
+    std::vector<std::string> settings = w.prepared();
+    settings.insert(settings.end(), {"model.vocab_size=320",  // more than the tokenizer has
+                                     "out_dir=" + w.path(out)});
     settings.insert(settings.end(), more.begin(), more.end());
     const std::string plan = w.compile(out + ".plan", settings);
     w.train(plan, out);

@@ -305,13 +305,9 @@ TEST_F(Gguf, CompilingComparesTheFileWithTheModel) {
 }
 
 TEST_F(Gguf, PythonsPackageReadsWhatIsExported) {
-  const std::string text = w.path("text.txt");
-  std::string words;
-  for (int i = 0; i < 300; ++i)
-    words += fmt::format("the {} cats sat on the mats. ", i);
-  writeFile(text, words);
-  ASSERT_EQ(w.gptc({"data", "prepare", text, "--tokenizer", "bpe:290", "--out", w.path("made")}).code, 0);
-  const std::string tokenizer = w.path("made/tokenizer.json");
+  w.prepare(numberedCats(), "bpe:290");
+  ASSERT_FALSE(HasFailure());
+  const std::string tokenizer = w.path("data/tokenizer.json");
   const std::string plan =
       w.compile("plan", {"model.preset=llama", "model.n_head=4", "model.vocab_size=300", "train.steps=1"});
   w.train(plan, "out");
@@ -352,8 +348,8 @@ TEST_F(Gguf, LlamaCppComputesTheSame) {
   std::string text;
   for (int i = 0; i < 3000; ++i)
     text += char('A' + (i * i * 7 + i * 3 + i / 11) % 50);
-  writeFile(w.path("text.txt"), text);
-  ASSERT_EQ(w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "char", "--out", w.path("made")}).code, 0);
+  w.prepare(text, "char");
+  ASSERT_FALSE(HasFailure());
   std::string arguments = "llama '" + goldens + "'";
   for (const auto &[name, settings] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"gpt2", {}},
@@ -364,12 +360,11 @@ TEST_F(Gguf, LlamaCppComputesTheSame) {
            {"qwen2", {"model.preset=llama", "model.n_kv_head=2", "model.qkv_bias=true", "model.tie_embeddings=true"}},
            {"qwen3", {"model.preset=llama", "model.n_kv_head=2", "model.qk_norm=head"}},
            {"bloom", {"model.preset=bloom"}}}) {
-    std::vector<std::string> all = settings;
-    all.insert(all.end(),
-               {"model.n_head=4", "model.block_size=256", "model.dropout=0.0", "train.micro_batch=1",
-                "train.global_batch_tokens=256", "train.steps=30", "optimizer.lr=3e-3", "eval.every=0",
-                "model.vocab_size=50", "data.train='" + w.path("made/train.bin") + "'",
-                "data.val='" + w.path("made/val.bin") + "'", "data.tokenizer='" + w.path("made/tokenizer.json") + "'"});
+    std::vector<std::string> all = w.prepared();
+    all.insert(all.end(), settings.begin(), settings.end());
+    all.insert(all.end(), {"model.n_head=4", "model.block_size=256", "model.dropout=0.0", "train.micro_batch=1",
+                           "train.global_batch_tokens=256", "train.steps=30", "optimizer.lr=3e-3", "eval.every=0",
+                           "model.vocab_size=50"});
     const std::string plan = w.compile(name, all), out = name + "-out", file = w.path(name + ".gguf");
     w.train(plan, out);
     exportRun(plan, w.path(out), file, GgmlType::f32);
@@ -380,7 +375,7 @@ TEST_F(Gguf, LlamaCppComputesTheSame) {
         {"sample", plan, "--out-dir", w.path(out), "--prompt", "ABC", "--max-tokens", "200", "--temperature", "0"});
     ASSERT_EQ(r.code, 0) << r.output;
     writeFile(w.path(name + ".txt"), r.output);
-    arguments += fmt::format(" '{}' '{}' '{}'", file, w.path("made/tokenizer.json"), w.path(name + ".txt"));
+    arguments += fmt::format(" '{}' '{}' '{}'", file, w.path("data/tokenizer.json"), w.path(name + ".txt"));
   }
   compare(arguments);
 }
@@ -391,13 +386,13 @@ TEST_F(Gguf, LlamaCppMakesTheTokensOfPieces) {
   std::string text;
   for (int i = 0; i < 400; ++i)
     text += fmt::format("The {} boats came in at dusk; {} women counted them,  naïve.\n", i, i % 7);
-  writeFile(w.path("text.txt"), text);
-  ASSERT_EQ(w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", pieces, "--out", w.path("made")}).code, 0);
+  w.prepare(text, pieces);
+  ASSERT_FALSE(HasFailure());
   const std::string plan = w.compile(
       "plan", {"model.preset=llama", "model.n_head=4", "model.n_kv_head=2", "model.block_size=64",
                "model.vocab_size=403", "model.dropout=0.0", "train.micro_batch=1", "train.global_batch_tokens=64",
-               "train.steps=20", "data.train='" + w.path("made/train.bin") + "'",
-               "data.val='" + w.path("made/val.bin") + "'", "data.tokenizer='" + pieces + "'"});
+               "train.steps=20", "data.train='" + w.path("data/train.bin") + "'",
+               "data.val='" + w.path("data/val.bin") + "'", "data.tokenizer='" + pieces + "'"});
   w.train(plan, "out");
   const std::string file = w.path("x.gguf");
   const Result done = w.gptc({"export", w.path("out"), "-o", file});
@@ -414,7 +409,7 @@ TEST_F(Gguf, LlamaCppMakesTheTokensOfPieces) {
   double value = 0;  // of four decimals
   ASSERT_EQ(std::sscanf(loss.output.c_str(), "val loss %lf", &value), 1) << loss.output;
   writeFile(w.path("prompt.txt"), prompt);
-  compare(fmt::format("loss '{}' '{}' 64 {} {} '{}' '{}'", file, w.path("made/val.bin"), value, 1e-3 + 5e-5 / value,
+  compare(fmt::format("loss '{}' '{}' 64 {} {} '{}' '{}'", file, w.path("data/val.bin"), value, 1e-3 + 5e-5 / value,
                       w.path("prompt.txt"), fmt::join(ids, " ")));
 }
 

@@ -17,9 +17,7 @@ protected:
     std::string text;
     for (int i = 0; i < 400; ++i)
       text += "It is a truth universally acknowledged, " + std::to_string(i) + ".\n";
-    writeFile(w.path("text.txt"), text);
-    const Result r = w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "char", "--out", w.path("data")});
-    EXPECT_EQ(r.code, 0) << r.output;
+    w.prepare(text, "char");
   }
 };
 

@@ -24,12 +24,8 @@ struct Quantize : ::testing::Test {
 
   /// A run of a small llama whose rows make blocks of 256, with a tokenizer that GGUF has, and its export.
   void train() {
-    std::string text;
-    for (int i = 0; i < 300; ++i)
-      text += fmt::format("the {} cats sat on the mats. ", i);
-    writeFile(w.path("text.txt"), text);
-    ASSERT_EQ(w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "bpe:290", "--out", w.path("data")}).code,
-              0);
+    w.prepare(numberedCats(), "bpe:290");
+    ASSERT_FALSE(HasFailure());
     w.compile("plan", {"model.preset=llama", "model.n_embd=256", "model.n_head=4", "model.n_layer=1",
                        "model.ffn_dim=512", "model.vocab_size=300", "model.dropout=0.0", "train.steps=3",
                        "data.train='" + w.path("data/train.bin") + "'", "data.val='" + w.path("data/val.bin") + "'",

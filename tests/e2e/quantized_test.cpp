@@ -152,14 +152,11 @@ TEST_F(Quantized, Q4KHasTheSameNumbersFromEveryFile) {
 
 // A file of Q4_K and Q8_0 keeps both, for texts and for vectors, also if --weights says what it has.
 TEST_F(Quantized, AFileThatMixesKeepsWhatItHas) {
-  std::string words;
-  for (int i = 0; i < 300; ++i)
-    words += fmt::format("the {} cats sat on the mats. ", i);
-  writeFile(w.path("text.txt"), words);
-  ASSERT_EQ(w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "bpe:290", "--out", w.path("made")}).code, 0);
+  w.prepare(numberedCats(), "bpe:290");
+  ASSERT_FALSE(HasFailure());
   const std::string plan = w.compile("plan", {"model.preset=llama", "model.n_head=4", "model.n_embd=64",
                                               "model.ffn_dim=256", "model.vocab_size=300", "train.steps=1",
-                                              "data.tokenizer='" + w.path("made/tokenizer.json") + "'"});
+                                              "data.tokenizer='" + w.path("data/tokenizer.json") + "'"});
   w.train(plan, "out");
   const std::string gguf = w.path("x.gguf");
   const Result exported = w.gptc({"export", w.path("out"), "-o", gguf, "--dtype", "q4_k"});
@@ -190,7 +187,7 @@ TEST_F(Quantized, AFileThatMixesKeepsWhatItHas) {
   EXPECT_EQ(imported.stored.weights, Weights::q4_k);
   EXPECT_EQ(imported.stored.eightBits.size(), 8u);
   EXPECT_EQ(roundingNote(imported, {}), "") << "Q8_0 is kept as it is";
-  const Result r = w.gptrun({"eval", gguf, "--data", w.path("made/val.bin"), "--precision", "fp32"});
+  const Result r = w.gptrun({"eval", gguf, "--data", w.path("data/val.bin"), "--precision", "fp32"});
   EXPECT_EQ(r.code, 0) << r.output;
   EXPECT_NE(r.output.find("note: weights as q4_k and q8_0, 2 and 9 of 11 weights"), std::string::npos) << r.output;
 }

@@ -263,10 +263,9 @@ TEST_F(RanksTest, APlanForSeveralIsEvaluatedAndSampledOnOne) {
   std::string text;
   for (int i = 0; i < 400; ++i)
     text += "the cat sat on the mats. ";
-  writeFile(w.path("text.txt"), text);
-  ASSERT_EQ(w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "char", "--out", w.path("data")}).code, 0);
-  const std::vector<std::string> data = {"data.train=" + w.path("data/train.bin"), "data.val=" + w.path("data/val.bin"),
-                                         "data.tokenizer=" + w.path("data/tokenizer.json")};
+  w.prepare(text, "char");
+  ASSERT_FALSE(HasFailure());
+  const std::vector<std::string> data = w.prepared();
   auto plan = [&](const std::string &name, std::vector<std::string> more) {
     more.insert(more.end(), data.begin(), data.end());
     return compile(name, more);

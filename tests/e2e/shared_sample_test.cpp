@@ -31,28 +31,13 @@ const std::vector<std::string> gpt2 = {"model.ffn_dim=128"};
 const std::vector<std::string> llama = {"model.preset=llama", "model.n_kv_head=4", "model.ffn_dim=96"};
 
 struct SharedSampleTest : ::testing::Test {
-  SharedSampleTest() {
-    std::string text;
-    for (int i = 0; i < 300; ++i)
-      text += "the cat sat on the mats.\nit was a fat cat number " + std::to_string(i) + ". ";
-    writeFile(w.path("text.txt"), text);
-    const Result r = w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "bpe:290", "--out", w.path("data")});
-    EXPECT_EQ(r.code, 0) << r.output;
-  }
+  SharedSampleTest() { w.prepare(catsWithNumbers(), "bpe:290"); }
   std::string compile(const std::string &name, const std::vector<std::string> &form,
                       const std::vector<std::string> &more = {}) {
-    std::vector<std::string> settings = {"data.train=" + w.path("data/train.bin"),
-                                         "data.val=" + w.path("data/val.bin"),
-                                         "data.tokenizer=" + w.path("data/tokenizer.json"),
-                                         "model.vocab_size=300",
-                                         "model.n_head=4",
-                                         "model.n_embd=64",
-                                         "model.block_size=32",
-                                         "model.dropout=0",
-                                         "train.global_batch_tokens=128",
-                                         "train.micro_batch=4",
-                                         "train.steps=80",
-                                         "precision.compute=fp32"};
+    std::vector<std::string> settings = w.prepared();
+    settings.insert(settings.end(), {"model.vocab_size=300", "model.n_head=4", "model.n_embd=64", "model.block_size=32",
+                                     "model.dropout=0", "train.global_batch_tokens=128", "train.micro_batch=4",
+                                     "train.steps=80", "precision.compute=fp32"});
     settings.insert(settings.end(), form.begin(), form.end());
     settings.insert(settings.end(), more.begin(), more.end());
     return w.compile(name, settings);

@@ -18,16 +18,11 @@ namespace {
 /// A model of 64 tokens of context, over byte-pair tokens, that was trained a little.
 struct Trained {
   Trained() {
-    std::string text;
-    for (int i = 0; i < 300; ++i)
-      text += "the cat sat on the mats.\nit was a fat cat number " + std::to_string(i) + ". ";
-    writeFile(w.path("text.txt"), text);
-    const Result r = w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "bpe:290", "--out", w.path("data")});
-    EXPECT_EQ(r.code, 0) << r.output;
-    plan = w.compile("plan",
-                     {"data.train=" + w.path("data/train.bin"), "data.val=" + w.path("data/val.bin"),
-                      "data.tokenizer=" + w.path("data/tokenizer.json"), "model.vocab_size=300", "model.block_size=64",
-                      "model.dropout=0", "train.global_batch_tokens=256", "train.steps=20"});
+    w.prepare(catsWithNumbers(), "bpe:290");
+    std::vector<std::string> settings = w.prepared();
+    settings.insert(settings.end(), {"model.vocab_size=300", "model.block_size=64", "model.dropout=0",
+                                     "train.global_batch_tokens=256", "train.steps=20"});
+    plan = w.compile("plan", settings);
     const Result trained = w.gptrun({plan});
     EXPECT_EQ(trained.code, 0) << trained.output;
   }

@@ -143,12 +143,22 @@ Workplace::~Workplace() {
     fs::remove_all(dir, e);
 }
 
-void Workplace::useText(const std::string &text, const std::vector<std::string> &more) {
+void Workplace::prepare(const std::string &text, const std::string &tokenizer, const std::vector<std::string> &more) {
   writeFile(path("text.txt"), text);
-  std::vector<std::string> args = {"data", "prepare", path("text.txt"), "--tokenizer", "char", "--out", path("data")};
+  std::vector<std::string> args = {"data",    "prepare", path("text.txt"), "--tokenizer",
+                                   tokenizer, "--out",   path("data")};
   args.insert(args.end(), more.begin(), more.end());
   const Result prepared = gptc(args);
   EXPECT_EQ(prepared.code, 0) << prepared.output;
+}
+
+std::vector<std::string> Workplace::prepared() const {
+  return {"data.train=" + path("data/train.bin"), "data.val=" + path("data/val.bin"),
+          "data.tokenizer=" + path("data/tokenizer.json")};
+}
+
+void Workplace::useText(const std::string &text, const std::vector<std::string> &more) {
+  prepare(text, "char", more);
   std::string file = readFile(modelFile());
   file = std::regex_replace(file, std::regex("vocab_size = 64\n"), "");
   file = std::regex_replace(file, std::regex("train = \"train.bin\""),
@@ -228,6 +238,20 @@ std::string Workplace::finalState(const std::string &outDir) const {
     }
   }
   return state;
+}
+
+std::string numberedCats() {
+  std::string text;
+  for (int i = 0; i < 300; ++i)
+    text += "the " + std::to_string(i) + " cats sat on the mats. ";
+  return text;
+}
+
+std::string catsWithNumbers() {
+  std::string text;
+  for (int i = 0; i < 300; ++i)
+    text += "the cat sat on the mats.\nit was a fat cat number " + std::to_string(i) + ". ";
+  return text;
 }
 
 std::vector<std::string> logLines(const std::string &outDir) {

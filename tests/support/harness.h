@@ -53,6 +53,11 @@ public:
 
   /// Compiles the tiny model with more settings ("train.steps=5") into path(name). A failure fails the test.
   std::string compile(const std::string &name, const std::vector<std::string> &settings = {});
+  /// Prepares a text: path("data") then has train.bin, val.bin and tokenizer.json. `more`: options of `gptc data
+  /// prepare`. A failure fails the test.
+  void prepare(const std::string &text, const std::string &tokenizer, const std::vector<std::string> &more = {});
+  /// The settings that give a model what prepare() has made.
+  std::vector<std::string> prepared() const;
   /// Lets the tiny model learn a text, by its characters. `more`: options of `gptc data prepare`.
   void useText(const std::string &text, const std::vector<std::string> &more = {});
   /// The same of two sentences about a cat, which stand there again and again.
@@ -81,6 +86,10 @@ std::string cacheShim();
 const std::string &cacheDir();
 std::string readFile(const std::string &path);
 void writeFile(const std::string &path, const std::string &content);
+/// "the 0 cats sat on the mats. the 1 cats ...": 300 sentences, whose numbers give byte pairs something to merge.
+std::string numberedCats();
+/// "the cat sat on the mats.\nit was a fat cat number 0. the cat ...": the same, whose beginnings are learned by heart.
+std::string catsWithNumbers();
 /// `step loss lr grad_norm` or `step val_loss` of each log line, without timings.
 std::vector<std::string> logLines(const std::string &outDir);
 /// val_loss of the last evaluation in a run's log; NaN if there is none.
