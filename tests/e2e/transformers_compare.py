@@ -6,29 +6,16 @@
 TOKENS: 16-bit tokens, of which transformers computes the mean loss over all windows of BLOCK without overlap. TEXT: a file that
 AutoTokenizer must turn into IDS (numbers apart by blanks) and back. Exit status: 0 equal, 1 not, 77 transformers or PyTorch is missing.
 """
-import os
 import sys
-import warnings
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRANSFORMERS_VERBOSITY"] = "error"
-try:
-    import numpy as np
-    import torch
-    import transformers
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-except ImportError as e:
-    print(f"skipped: {e}")
-    sys.exit(77)
+from opened import AutoModelForCausalLM, AutoTokenizer, opened, torch, transformers
+
+import numpy as np  # which transformers needs
 
 
 def main():
     folder, tokens, block, want, tolerance = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if info[kind]:
-            sys.exit(f"{kind}: {info[kind]}")
-    model.eval()
+    model = opened(AutoModelForCausalLM, folder)
     t = torch.from_numpy(np.fromfile(tokens, dtype=np.uint16).astype(np.int64))
     starts = range(0, len(t) - 1, block)
     whole = [t[s : s + block + 1] for s in starts if s + block < len(t)]
@@ -57,5 +44,4 @@ def main():
         print(f"{type(tokenizer).__name__}: {len(ids)} tokens")
 
 
-warnings.simplefilter("ignore")
 main()
