@@ -18,13 +18,14 @@ import glob
 import importlib.util
 import json
 import os
-import struct
 import sys
 
+sys.dont_write_bytecode = True
 BOUND = 1e-3
 GIVEN, GREEDY = 3, 200  # characters of a prompt, and tokens behind it
 try:
     import numpy as np
+    from safetensors_file import arrays
     if sys.argv[1] in ("read", "sums"):
         import gguf
     if sys.argv[1] in ("llama", "loss"):
@@ -33,18 +34,6 @@ try:
 except (ImportError, OSError, RuntimeError) as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
-
-
-def safetensors(path):
-    with open(path, "rb") as f:
-        data = f.read()
-    (n,) = struct.unpack("<Q", data[:8])
-    tensors = {}
-    for name, entry in json.loads(data[8:8 + n]).items():
-        if name != "__metadata__":
-            begin, end = entry["data_offsets"]
-            tensors[name] = np.frombuffer(data[8 + n + begin:8 + n + end], np.float32).reshape(entry["shape"])
-    return tensors
 
 
 def read(file, checkpoint, tokenizer):
@@ -61,7 +50,7 @@ def read(file, checkpoint, tokenizer):
         assert fields["tokenizer.ggml.tokens"][i] == token, token
     assert len(fields["tokenizer.ggml.tokens"]) == 300
     assert len(fields["tokenizer.ggml.merges"]) == len(ours["model"]["merges"])
-    source = safetensors(checkpoint)
+    source = arrays(checkpoint)
     names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
              "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
              "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",

@@ -10,6 +10,7 @@ equal, 1 not, 77 transformers or PyTorch is missing.
 import json
 import sys
 
+sys.dont_write_bytecode = True
 from opened import AutoModelForSequenceClassification, opened, torch, transformers
 
 

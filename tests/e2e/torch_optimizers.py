@@ -9,6 +9,7 @@ status: 0 equal, 1 not, 77 PyTorch is missing, 78 it has no such optimizer.
 import json
 import sys
 
+sys.dont_write_bytecode = True
 import torch_compare
 from torch_compare import gpt_loss, np, safetensors, torch
 

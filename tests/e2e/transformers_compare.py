@@ -8,6 +8,7 @@ AutoTokenizer must turn into IDS (numbers apart by blanks) and back. Exit status
 """
 import sys
 
+sys.dont_write_bytecode = True
 from opened import AutoModelForCausalLM, AutoTokenizer, opened, torch, transformers
 
 import numpy as np  # which transformers needs

@@ -6,7 +6,6 @@ weights and tokens the same loss.
 
 import json
 import os
-import struct
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,9 @@ import torch
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(ROOT, "tools", "bench"))
+sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
 import torch_gpt
+from safetensors_file import arrays
 
 BIN = sys.argv[1]
 BLOCK, VOCAB, LR = 16, 65, 1e-3
@@ -32,17 +33,7 @@ NAMES = {
 
 
 def safetensors(path):
-    with open(path, "rb") as f:
-        data = f.read()
-    (n,) = struct.unpack("<Q", data[:8])
-    tensors = {}
-    for name, entry in json.loads(data[8 : 8 + n]).items():
-        if name != "__metadata__":
-            begin, end = (8 + n + x for x in entry["data_offsets"])
-            tensors[name.removeprefix("transformer.")] = torch.from_numpy(
-                np.frombuffer(data[begin:end], dtype=np.float32).reshape(entry["shape"]).copy()
-            )
-    return tensors
+    return {name.removeprefix("transformer."): torch.from_numpy(a.copy()) for name, a in arrays(path).items()}
 
 
 def theirs(name, tensor):

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 
+sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from opened import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, opened, torch, transformers
 
