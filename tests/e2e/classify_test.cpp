@@ -68,6 +68,15 @@ struct ClassifyTest : ::testing::Test {
         lines.push_back(line.str());
     return lines;
   }
+  /// The logits of each text as text, bit for bit.
+  std::vector<std::string> logitsBy(const std::string &dir, const std::string &precision,
+                                    std::vector<std::string> more) {
+    more.insert(more.begin(), {dir, "--precision", precision, "--logits"});
+    std::vector<std::string> all;
+    for (const std::string &line : linesOf(std::move(more)))
+      all.push_back(json::parse(line).at("logits").dump());
+    return all;
+  }
   void refuses(const std::vector<std::string> &args, int code, const std::string &message) {
     const Result r = run(args);
     EXPECT_EQ(r.code, code) << message << "\n" << r.output;
@@ -130,13 +139,7 @@ TEST_F(ClassifyTest, ATextHasTheSameBitsAloneAndAmongOthers) {
   const std::vector<std::string> texts = textsOf(goldenOf("five"));
   for (const char *precision : {"fp32", "bf16"}) {
     const std::string dir = folder("five");
-    auto logits = [&](std::vector<std::string> more) {
-      more.insert(more.begin(), {dir, "--precision", precision, "--logits"});
-      std::vector<std::string> all;
-      for (const std::string &line : linesOf(std::move(more)))
-        all.push_back(json::parse(line).at("logits").dump());
-      return all;
-    };
+    auto logits = [&](const std::vector<std::string> &more) { return logitsBy(dir, precision, more); };
     const std::vector<std::string> together = logits({"--texts", fileOf(texts)});
     ASSERT_EQ(together.size(), texts.size());
     EXPECT_EQ(logits({"--batch", "3", "--threads", "1", "--texts", fileOf(texts)}), together) << precision;
@@ -238,13 +241,7 @@ TEST_F(ClassifyTest, APairHasTheSameBitsAloneAndAmongOthers) {
   const json golden = goldenOf("pair");
   const std::string dir = folder("pair"), file = objectsOf(golden);
   for (const char *precision : {"fp32", "bf16"}) {
-    auto logits = [&](std::vector<std::string> more) {
-      more.insert(more.begin(), {dir, "--precision", precision, "--logits"});
-      std::vector<std::string> all;
-      for (const std::string &line : linesOf(std::move(more)))
-        all.push_back(json::parse(line).at("logits").dump());
-      return all;
-    };
+    auto logits = [&](const std::vector<std::string> &more) { return logitsBy(dir, precision, more); };
     const std::vector<std::string> together = logits({"--jsonl", "--texts", file});
     ASSERT_EQ(together.size(), golden.size());
     EXPECT_EQ(logits({"--batch", "3", "--threads", "1", "--jsonl", "--texts", file}), together) << precision;

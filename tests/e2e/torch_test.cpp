@@ -1,12 +1,13 @@
 // One step of training against PyTorch in float64, on the same weights and tokens. Skipped where PyTorch is missing.
 #include "tests/support/harness.h"
-#include "tests/support/shell.h"
+#include "tests/support/oracles.h"
 
 #include <fmt/format.h>
 
-#include <filesystem>
+#include <cstdio>
 
 using namespace e2e;
+using namespace gptc::test;
 
 namespace {
 
@@ -28,16 +29,6 @@ std::string oneWindow() {
   }
   return window;
 }
-
-/// Runs a script of this folder; its exit status.
-int runScript(const Workplace &w, const std::string &command, std::string &said) {
-  const int code = gptc::test::exitCodeOf(
-      fmt::format("'{}/tests/e2e/'{} >'{}' 2>&1", GPTC_SOURCE_DIR, command, w.path("torch.txt")));
-  said = readFile(w.path("torch.txt"));
-  return code;
-}
-
-bool isMissing(int code) { return code == 77 || code == 126 || code == 127; }
 
 struct Torch : ::testing::TestWithParam<Case> {
   Workplace w;
@@ -64,16 +55,14 @@ TEST_P(Torch, LossAndEveryGradient) {
   ASSERT_EQ(trained.code, 0) << trained.output;
 
   const std::string at = w.path("out/checkpoints/step-0000000");
-  std::string said;
-  const int code =
-      runScript(w,
-                fmt::format("torch_compare.py '{}1' '{}2' '{}' '{}' {} 0.9 1.0 1e-5 1e-5 {}", at, at,
-                            w.path("out/log.jsonl"), w.path("window.bin"), GetParam().heads, GetParam().activation),
-                said);
-  if (isMissing(code))
-    GTEST_SKIP() << "no Python with PyTorch and NumPy: " << said;
-  EXPECT_EQ(code, 0) << said;
-  std::printf("%s", said.c_str());
+  const Compared r =
+      compareBy("tests/e2e/torch_compare.py",
+                fmt::format("'{}1' '{}2' '{}' '{}' {} 0.9 1.0 1e-5 1e-5 {}", at, at, w.path("out/log.jsonl"),
+                            w.path("window.bin"), GetParam().heads, GetParam().activation));
+  if (r.isMissing())
+    GTEST_SKIP() << "no Python with PyTorch and NumPy: " << r.said;
+  EXPECT_EQ(r.code, 0) << r.said;
+  std::printf("%s", r.said.c_str());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -125,13 +114,12 @@ TEST_P(TorchOptimizer, TenSteps) {
   Result trained = w.gptrun({plan, "--out-dir", w.path("out")});
   ASSERT_EQ(trained.code, 0) << trained.output;
   const std::string at = w.path("out/checkpoints/step-000000");
-  std::string said;
-  const int code = runScript(
-      w, fmt::format("torch_optimizers.py '{}01' '{}11' '{}' {}", at, at, w.path("window.bin"), GetParam().name), said);
-  if (isMissing(code) || code == 78)
-    GTEST_SKIP() << "no Python with NumPy and a PyTorch that has it: " << said;
-  EXPECT_EQ(code, 0) << said;
-  std::printf("%s", said.c_str());
+  const Compared r = compareBy("tests/e2e/torch_optimizers.py",
+                               fmt::format("'{}01' '{}11' '{}' {}", at, at, w.path("window.bin"), GetParam().name));
+  if (r.isMissing() || r.code == 78)
+    GTEST_SKIP() << "no Python with NumPy and a PyTorch that has it: " << r.said;
+  EXPECT_EQ(r.code, 0) << r.said;
+  std::printf("%s", r.said.c_str());
 }
 
 INSTANTIATE_TEST_SUITE_P(

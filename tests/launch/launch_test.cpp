@@ -428,6 +428,15 @@ if [ "$SSH_APART" ]; then eval "${@:3}" <&0 & wait; else eval "${@:3}"; fi
       command += " '" + word + "'";
     return command;
   }
+  /// The process by which the launcher hears of machine b; 0 if there is none.
+  int agentOfB() const {
+    std::istringstream log(readFile(dir / "ssh-log"));
+    int pid = 0;
+    for (std::string line; std::getline(log, line);)
+      if (line.find(" b ") != std::string::npos)
+        pid = std::stoi(line);
+    return pid;
+  }
 };
 
 TEST_F(RemoteTest, RanksOfSeveralMachines) {
@@ -541,14 +550,9 @@ TEST_F(RemoteTest, AConnectionThatBreaks) {
   auto p = start("hosts=a,b ranks=1 restarts=0", "steps:5000");
   ASSERT_TRUE(waitForFile("saved-5"));
   ASSERT_TRUE(waitForFile("attempt-1-1"));
-  // The agent of b, of whose machine the launcher then hears no more.
-  std::istringstream log(readFile(dir / "ssh-log"));
-  int pid = 0;
-  for (std::string line; std::getline(log, line);)
-    if (line.find(" b ") != std::string::npos)
-      pid = std::stoi(line);
-  ASSERT_GT(pid, 0);
-  ::kill(pid, SIGKILL);
+  const int agent = agentOfB();
+  ASSERT_GT(agent, 0);
+  ::kill(agent, SIGKILL);
   const e2e::Result r = p->wait();
   EXPECT_EQ(r.code, 6) << r.output;
   EXPECT_HAS(r.output, "error[GPTC0601]: the connection to b has ended");
@@ -559,13 +563,9 @@ TEST_F(RemoteTest, AMachineOfWhichNothingIsHeard) {
   auto p = start("hosts=a,b ranks=1 restarts=0 hostSilence=1200 silence=60000", "steps:5000");
   ASSERT_TRUE(waitForFile("saved-5"));
   ASSERT_TRUE(waitForFile("attempt-1-1"));
-  std::istringstream log(readFile(dir / "ssh-log"));
-  int pid = 0;
-  for (std::string line; std::getline(log, line);)
-    if (line.find(" b ") != std::string::npos)
-      pid = std::stoi(line);
-  ASSERT_GT(pid, 0);
-  ::kill(pid, SIGSTOP);
+  const int agent = agentOfB();
+  ASSERT_GT(agent, 0);
+  ::kill(agent, SIGSTOP);
   const e2e::Result r = p->wait();
   EXPECT_EQ(r.code, 6) << r.output;
   EXPECT_HAS(r.output, "error[GPTC0601]: nothing was heard from b for 1.2 s");

@@ -1,6 +1,7 @@
 // Servers call a GPU from threads of their own.
 #include "standins.h"
 #include "tests/support/http_client.h"
+#include "tests/support/json_lines.h"
 #include "tests/support/served.h"
 
 #include <cmath>
@@ -28,6 +29,13 @@ protected:
     onGpu.insert(onGpu.end(), {"compile.target=cuda:sm_90a", "compile.library_calls=off"});
     cpu = onCpu, gpu = w.compile("gpu", onGpu);
   }
+  /// The vector of a text; null if there is none.
+  json vectorOf(const std::string &plan, const std::string &text) {
+    const e2e::Result r = w.gptrun({"embed", plan, "--checkpoint", weights, "--text", text});
+    EXPECT_EQ(r.code, 0) << r.output;
+    const std::vector<json> lines = objectLines(r.output);
+    return lines.empty() ? json() : lines[0].at("vector");
+  }
   e2e::Workplace w;
   std::string cpu, gpu, weights;
 };
@@ -48,14 +56,7 @@ TEST_F(ServingTest, TextsAreThoseOfSample) {
 
 TEST_F(ServingTest, VectorsAreNearTheCpus) {
   const std::string text = "the cat sat on";
-  auto vectorOf = [&](const std::string &plan) {
-    const e2e::Result r = w.gptrun({"embed", plan, "--checkpoint", weights, "--text", text});
-    EXPECT_EQ(r.code, 0) << r.output;
-    const size_t at = r.output.find("{\"text\"");
-    return at == std::string::npos ? json()
-                                   : json::parse(r.output.substr(at, r.output.find('\n', at) - at)).at("vector");
-  };
-  const json here = vectorOf(cpu), there = vectorOf(gpu);
+  const json here = vectorOf(cpu, text), there = vectorOf(gpu, text);
   ASSERT_EQ(here.size(), there.size());
   ASSERT_FALSE(here.empty());
   for (size_t i = 0; i < here.size(); ++i)
@@ -71,21 +72,15 @@ TEST_F(ServingTest, VectorsAreNearTheCpus) {
 
 // Products have the CPU's bits, attention has its own: what 8 bits round may go one step further.
 TEST_F(ServingTest, WeightsOfFewBitsAreReadOnGpus) {
-  auto vectorOf = [&](const std::string &plan) {
-    const e2e::Result r = w.gptrun({"embed", plan, "--checkpoint", weights, "--text", "the cat sat on"});
-    EXPECT_EQ(r.code, 0) << r.output;
-    const size_t at = r.output.find("{\"text\"");
-    return at == std::string::npos ? json()
-                                   : json::parse(r.output.substr(at, r.output.find('\n', at) - at)).at("vector");
-  };
-  const json wide = vectorOf(gpu);
+  const std::string text = "the cat sat on";
+  const json wide = vectorOf(gpu, text);
   for (const char *format : {"q8_0", "q4_0"}) {
     std::vector<std::string> settings = {"train.steps=3", "model.dropout=0.0",
                                          fmt::format("precision.weights={}", format)};
     const std::string here = w.compile(fmt::format("cpu-{}", format), settings);
     settings.insert(settings.end(), {"compile.target=cuda:sm_90a", "compile.library_calls=off"});
     const std::string there = w.compile(fmt::format("gpu-{}", format), settings);
-    const json want = vectorOf(here), got = vectorOf(there);
+    const json want = vectorOf(here, text), got = vectorOf(there, text);
     ASSERT_EQ(want.size(), got.size()) << format;
     ASSERT_FALSE(got.empty()) << format;
     EXPECT_NE(got, wide) << format;
