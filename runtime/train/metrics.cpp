@@ -19,20 +19,25 @@ constexpr size_t kLogLimit = size_t(1) << 30;
 
 template <typename T> std::string number(T v) { return std::isfinite(v) ? fmt::format("{}", v) : "null"; }
 
+/// Each whole line of a log that is an object with a step: its text with the line's end, and the object.
+template <class Take> void eachLineOfAStep(llvm::StringRef log, Take take) {
+  for (size_t end; (end = log.find('\n')) != llvm::StringRef::npos; log = log.drop_front(end + 1))
+    if (const nlohmann::json j = parseJsonOrDiscard(log.take_front(end)); part(j, "step").is_number_integer())
+      take(log.take_front(end + 1), j);
+}
+
 }  // namespace
 
 MetricsLog::MetricsLog(const std::string &outDir, int64_t step) : path(outDir + "/log.jsonl") {
   FileText old = readTextFile(path, kLogLimit);
   std::string kept;
-  llvm::StringRef rest = old.text;
-  for (size_t end; (end = rest.find('\n')) != llvm::StringRef::npos; rest = rest.drop_front(end + 1)) {
-    nlohmann::json j = parseJsonOrDiscard(rest.substr(0, end));
-    if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer() || j["step"] > step)
-      continue;
+  eachLineOfAStep(old.text, [&](llvm::StringRef line, const nlohmann::json &j) {
+    if (j["step"] > step)
+      return;
     if (j.contains("val_loss"))
       evaluated = j["step"];
-    kept.append(rest.data(), end + 1);
-  }
+    kept += line;
+  });
   if (old.ok && kept != old.text)
     writeFileAtomically(path, kept);
   fd = openAppending(path);
@@ -41,14 +46,12 @@ MetricsLog::MetricsLog(const std::string &outDir, int64_t step) : path(outDir + 
 std::map<int64_t, LoggedStep> readLoggedSteps(const std::string &outDir) {
   std::map<int64_t, LoggedStep> steps;
   const FileText file = readTextFile(outDir + "/log.jsonl", kLogLimit);
-  llvm::StringRef rest = file.text;
-  for (size_t end; (end = rest.find('\n')) != llvm::StringRef::npos; rest = rest.drop_front(end + 1)) {
-    const nlohmann::json j = parseJsonOrDiscard(rest.substr(0, end));
-    if (!part(j, "step").is_number_integer() || !j.contains("loss"))
-      continue;
+  eachLineOfAStep(file.text, [&](llvm::StringRef, const nlohmann::json &j) {
+    if (!j.contains("loss"))
+      return;
     auto value = [&](const char *name) { return part(j, name).is_number() ? part(j, name).get<float>() : NAN; };
     steps[j["step"]] = {value("loss"), value("grad_norm")};
-  }
+  });
   return steps;
 }
 
