@@ -1,5 +1,6 @@
 #include "runtime/launch/crew.h"
 
+#include "runtime/launch/child_process.h"
 #include "runtime/launch/cores.h"
 #include "runtime/rendezvous/rendezvous.h"
 #include "support/cpus.h"
@@ -123,24 +124,6 @@ public:
 private:
   std::vector<std::string> entries;
   std::vector<char *> pointers;
-};
-
-struct Pipe {
-  int read = -1, write = -1;
-  Pipe() {
-    std::array<int, 2> ends;
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-      throw UserError(ErrorCode::OutOfMemory, fmt::format("no pipe for a rank: {}", strerror(errno)),
-                      "raise `ulimit -n`, or start fewer ranks");
-    read = ends[0];
-    write = ends[1];
-  }
-  ~Pipe() {
-    for (int fd : {read, write})
-      if (fd >= 0)
-        ::close(fd);
-  }
-  Pipe(const Pipe &) = delete;
 };
 
 /// A process and this side's ends of its pipes.
@@ -285,7 +268,8 @@ private:
     char **envp = env.block();
     const cpu_set_t set = setOf(cpus);
 
-    Pipe out, err, failed;
+    auto pipe = [] { return Pipe("a rank", "raise `ulimit -n`, or start fewer ranks"); };
+    Pipe out = pipe(), err = pipe(), failed = pipe();
     const bool ownOut = rank == 0 && voice.direct >= 0, oneFile = rank != 0;
     const pid_t parent = ::getpid();
     m.pid = ::fork();
@@ -298,8 +282,7 @@ private:
       sigset_t none;
       sigemptyset(&none);
       ::sigprocmask(SIG_SETMASK, &none, nullptr);
-      for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD})
-        ::signal(number, SIG_DFL);
+      restoreSignals();
       ::signal(SIGTTOU, SIG_IGN);  // its group is not the terminal's foreground group, but it writes there
       if (!cpus.empty())
         ::sched_setaffinity(0, sizeof set, &set);

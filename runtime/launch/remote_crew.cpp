@@ -1,5 +1,6 @@
 #include "runtime/launch/remote_crew.h"
 
+#include "runtime/launch/child_process.h"
 #include "runtime/launch/pulse_json.h"
 #include "support/diagnostics.h"
 
@@ -146,11 +147,8 @@ private:
   std::string why;
 
   void start() {
-    std::array<std::array<int, 2>, 3> pipes;
-    for (auto &p : pipes)
-      if (::pipe2(p.data(), O_CLOEXEC) != 0)
-        throw UserError(ErrorCode::OutOfMemory, fmt::format("no pipe for ssh: {}", strerror(errno)),
-                        "raise `ulimit -n`");
+    auto pipe = [] { return Pipe("ssh", "raise `ulimit -n`"); };
+    Pipe input = pipe(), output = pipe(), errors = pipe();
     std::string command = "exec";
     for (const std::string &word : options.agent)
       command += " " + shellQuoted(word);
@@ -175,27 +173,22 @@ private:
     if (ssh == 0) {
       ::setpgid(0, 0);
       ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-      ::dup2(pipes[0][0], 0);
-      ::dup2(pipes[1][1], 1);
-      ::dup2(pipes[2][1], 2);
-      for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD})
-        ::signal(number, SIG_DFL);
+      ::dup2(input.read, 0);
+      ::dup2(output.write, 1);
+      ::dup2(errors.write, 2);
+      restoreSignals();
       ::execvp(argv[0], argv.data());
       const char text[] = "there is no program ssh\n";
       (void)!::write(2, text, sizeof text - 1);
       ::_exit(127);
     }
-    if (ssh > 0)
-      ::setpgid(ssh, ssh);
-    in = pipes[0][1];
-    out = pipes[1][0];
-    err = pipes[2][0];
-    ::close(pipes[0][0]);
-    ::close(pipes[1][1]);
-    ::close(pipes[2][1]);
     if (ssh < 0)
       throw UserError(ErrorCode::OutOfMemory, fmt::format("the system starts no more processes: {}", strerror(errno)),
                       "raise `ulimit -u`");
+    ::setpgid(ssh, ssh);
+    in = std::exchange(input.write, -1);
+    out = std::exchange(output.read, -1);
+    err = std::exchange(errors.read, -1);
   }
 
   void send(const json &j) {
