@@ -110,6 +110,7 @@ TEST(Chart, WhatIsExtremeIsDrawn) {
       EXPECT_EQ(svg.find("nan"), std::string::npos) << svg;
       EXPECT_EQ(svg.find("inf"), std::string::npos) << svg;
       EXPECT_LT(svg.size(), 20000u);
+      EXPECT_EQ(countOf(svg, "<polyline"), canBeDrawn(values[0]) && canBeDrawn(values[1]) ? 1u : 0u) << svg;
     }
 }
 
