@@ -218,6 +218,17 @@ struct ExperimentTest : ::testing::Test {
     return w.gptc(args);
   }
   std::vector<RunResult> results() { return readResults(w.path("x/results.jsonl")); }
+  /// An experiment of one run, x/a, in the background.
+  Process startLong(const std::string &steps) {
+    file("steps = " + steps + "\nset = [\"eval.every=0\", \"checkpoint.every=0\"]\n[[variant]]\nname = \"a\"\n");
+    return w.start("gptc", {"experiment", w.path("e.toml"), "--out", w.path("x"), "--threads", "1"});
+  }
+  /// Waits until it has logged step 3, or has ended.
+  bool isBeyondStep3(const Process &p) const {
+    return gptc::test::eventually(
+        [&] { return p.hasEnded() || readFile(w.path("x/a/log.jsonl")).find("\"step\": 3,") != std::string::npos; },
+        std::chrono::minutes(5));
+  }
 };
 
 TEST_F(ExperimentTest, AGridTrainsOnceAndEqualsRunsByHand) {
@@ -293,16 +304,20 @@ TEST_F(ExperimentTest, AFailingVariantIsRecordedAndTheNextGoesOn) {
   EXPECT_EQ(results().size(), 1u);
 }
 
-TEST_F(ExperimentTest, CtrlCEndsARunInOrderAndTheNextCallGoesOn) {
-  const std::string steps = "20000";
-  file("steps = " + steps + "\nset = [\"eval.every=0\", \"checkpoint.every=0\"]\n[[variant]]\nname = \"a\"\n");
-  Process p = w.start("gptc", {"experiment", w.path("e.toml"), "--out", w.path("x"), "--threads", "1"});
-  ASSERT_TRUE(gptc::test::eventually(
-      [&] { return p.hasEnded() || readFile(w.path("x/a/log.jsonl")).find("\"step\": 3,") != std::string::npos; },
-      std::chrono::minutes(5)));
-  // Another call must not write there at the same time.
+TEST_F(ExperimentTest, AnotherCallMustNotWriteAtTheSameTime) {
+  const Process p = startLong("100000000");  // so that it goes on, however long the other call takes
+  ASSERT_TRUE(isBeyondStep3(p));
   const Result other = experiment();
   EXPECT_EQ(other.code, 4) << other.output;
+  EXPECT_FALSE(p.hasEnded());
+  ::kill(p.pid(), SIGINT);
+  EXPECT_TRUE(gptc::test::eventually([&] { return p.hasEnded(); }, std::chrono::minutes(5)));
+}
+
+TEST_F(ExperimentTest, CtrlCEndsARunInOrderAndTheNextCallGoesOn) {
+  const std::string steps = "20000";
+  Process p = startLong(steps);
+  ASSERT_TRUE(isBeyondStep3(p));
   ::kill(p.pid(), SIGINT);
   const Result stopped = p.wait();
   EXPECT_EQ(stopped.code, 130) << stopped.output;
