@@ -23,11 +23,14 @@ using Clock = std::chrono::steady_clock;
 using Server = RendezvousServer;
 using Client = RendezvousClient;
 
+/// For what must come: a limit that only ends a test that has failed already. A machine may be busy.
+constexpr auto enough = 1min;
+
 Server::Options job(int world, std::string address = "127.0.0.1") {
   return {.address = std::move(address), .token = newToken(), .world = world};
 }
 std::unique_ptr<Client> join(const Server::Options &o, const Server &s, int rank) {
-  return std::make_unique<Client>(Client::Options{o.address, s.port(), o.token, rank, o.world, 5s});
+  return std::make_unique<Client>(Client::Options{o.address, s.port(), o.token, rank, o.world, enough});
 }
 
 TEST(Rendezvous, Tokens) {
@@ -81,18 +84,18 @@ TEST_P(OverAddresses, ValuesCountersAndBarriers) {
       EXPECT_FALSE(c->localAddress().empty());
       c->set(fmt::format("key/{}", rank), std::string("\0x", 2) + std::to_string(rank));
       for (int other = 0; other < 3; ++other)
-        EXPECT_EQ(c->get(fmt::format("key/{}", other), 5s), std::string("\0x", 2) + std::to_string(other));
+        EXPECT_EQ(c->get(fmt::format("key/{}", other), enough), std::string("\0x", 2) + std::to_string(other));
       const int64_t n = c->add("count", 5);
       EXPECT_TRUE(n == 5 || n == 10 || n == 15) << n;
       for (int round = 0; round < 20; ++round) {
         ++before;
-        c->barrier("round", 5s);
+        c->barrier("round", enough);
         EXPECT_GE(before.load(), 3 * (round + 1));
-        c->barrier("round", 5s);
+        c->barrier("round", enough);
       }
       EXPECT_EQ(c->add("count", -1000) <= -985, true);
       c->set("large", std::string(Server::maxMessage - 5, 'x'));
-      EXPECT_EQ(c->get("large", 5s).size(), Server::maxMessage - 5);
+      EXPECT_EQ(c->get("large", enough).size(), Server::maxMessage - 5);
       c->leave();
     });
   for (std::thread &t : ranks)
@@ -114,7 +117,7 @@ TEST(Rendezvous, WaitsEndInTimeAndNameWhatIsMissing) {
   std::tie(code, text) = errorOf([&] { a->barrier("start", 400ms); });
   EXPECT_EQ(code, ErrorCode::CollectiveTimeout);
   EXPECT_HAS(text, "missing: 1\n");
-  EXPECT_LT(Clock::now() - begin, 2s);
+  EXPECT_LT(Clock::now() - begin, 8s);  // less than the silence after which a rank is lost
   other.join();
 }
 
@@ -133,12 +136,12 @@ TEST(Rendezvous, ALostRankIsSeenByAllAtOnce) {
   });
   const auto begin = Clock::now();
   const auto [code, text] = errorOf([&] { a->get("never", 20s); });
-  EXPECT_LT(Clock::now() - begin, 2s);
+  EXPECT_LT(Clock::now() - begin, 8s);  // less than the silence after which a rank is lost
   EXPECT_EQ(code, ErrorCode::RankFailed);
   EXPECT_HAS(text, "rank 2 of 3 on " + hostName());
   EXPECT_HAS(text, "is gone: its connection closed");
   closes.join();
-  ASSERT_TRUE(b->failure(2s));
+  ASSERT_TRUE(b->failure(enough));
   EXPECT_EQ(b->failure()->rank, 2);
   EXPECT_TRUE(eventually([&] { return called.load() == 1; })) << called.load();  // known first, then told
   EXPECT_EQ(s.failure()->rank, 2);
@@ -153,14 +156,14 @@ TEST(Rendezvous, OnlyTheFirstFailureCounts) {
   Server s(o);
   auto a = join(o, s, 0), b = join(o, s, 1);
   a->report(ErrorCode::CollectiveTimeout, "rank 0 waits for rank 1");
-  ASSERT_TRUE(b->failure(2s));
+  ASSERT_TRUE(b->failure(enough));
   EXPECT_EQ(b->failure()->code, ErrorCode::CollectiveTimeout);
   EXPECT_EQ(b->failure()->rank, 0);
   EXPECT_EQ(b->failure()->text, "rank 0 waits for rank 1");
   s.fail({1, ErrorCode::RankFailed, "killed"});
   EXPECT_EQ(s.failure()->rank, 0);
   auto late = join(o, s, 2);  // a rank that comes later hears of it
-  ASSERT_TRUE(late->failure(2s));
+  ASSERT_TRUE(late->failure(enough));
   EXPECT_EQ(late->failure()->text, "rank 0 waits for rank 1");
 }
 
@@ -169,7 +172,7 @@ TEST(Rendezvous, WhatOneRankMetIsForOthersThatRanksFailure) {
   Server s(o);
   auto a = join(o, s, 0), b = join(o, s, 1);
   a->report(ErrorCode::DiskFull, "no room", "free some");
-  ASSERT_TRUE(b->failure(2s));
+  ASSERT_TRUE(b->failure(enough));
   EXPECT_EQ(b->failure()->help, "free some");
   EXPECT_EQ(b->failure()->code, ErrorCode::RankFailed);
   EXPECT_EQ(b->failure()->rank, 0);
@@ -185,12 +188,12 @@ TEST(Rendezvous, TheServerKnowsWhetherAllKnowOfAFailure) {
   Server s(o);
   auto a = join(o, s, 0), b = join(o, s, 1);
   a->report(ErrorCode::DiskFull, "no room");
-  ASSERT_TRUE(b->failure(2s));
+  ASSERT_TRUE(b->failure(enough));
   std::this_thread::sleep_for(50ms);
   EXPECT_FALSE(s.allKnowFailure()) << "rank 2 has not come";
   auto c = join(o, s, 2);
   EXPECT_TRUE(eventually([&] { return s.allKnowFailure(); }));
-  EXPECT_TRUE(c->failure(2s));
+  EXPECT_TRUE(c->failure(enough));
 }
 
 TEST(Rendezvous, TheLauncherCanFailARank) {
@@ -198,7 +201,7 @@ TEST(Rendezvous, TheLauncherCanFailARank) {
   Server s(o);
   auto a = join(o, s, 0);
   s.fail({1, ErrorCode::RankFailed, "rank 1 ended by signal 9"});
-  ASSERT_TRUE(a->failure(2s));
+  ASSERT_TRUE(a->failure(enough));
   EXPECT_EQ(a->failure()->text, "rank 1 ended by signal 9");
 }
 
@@ -211,11 +214,11 @@ TEST(Rendezvous, SilenceIsNoticedAndHeartbeatsAreNot) {
   EXPECT_FALSE(s.failure());
   // A rank that greets and then says nothing, as one that is stopped.
   std::string why;
-  wire::Socket silent = wire::connectTo(o.address, s.port(), Clock::now() + 1s, why);
+  wire::Socket silent = wire::connectTo(o.address, s.port(), Clock::now() + enough, why);
   std::string hi =
       wire::Writer(wire::Kind::hello).number(wire::magic).number(1).number(2).string(o.token).string("h").done();
   ASSERT_TRUE(wire::sendSome(silent.fd, hi, why)) << why;
-  ASSERT_TRUE(a->failure(3s));
+  ASSERT_TRUE(a->failure(enough));
   EXPECT_EQ(a->failure()->rank, 1);
   EXPECT_HAS(a->failure()->text, "nothing was heard of it for 0.3 s");
 }
@@ -226,7 +229,7 @@ TEST(Rendezvous, ARankOfAnotherVersionIsAFailureAndAStrangerIsNone) {
   auto a = join(o, s, 0);
   auto refused = [&](const std::string &token) {
     std::string why, in;
-    wire::Socket other = wire::connectTo(o.address, s.port(), Clock::now() + 1s, why);
+    wire::Socket other = wire::connectTo(o.address, s.port(), Clock::now() + enough, why);
     std::string hi =
         wire::Writer(wire::Kind::hello).number(wire::magic - 1).number(1).number(2).string(token).string("h").done();
     EXPECT_TRUE(wire::sendSome(other.fd, hi, why)) << why;
@@ -236,7 +239,7 @@ TEST(Rendezvous, ARankOfAnotherVersionIsAFailureAndAStrangerIsNone) {
   EXPECT_HAS(refused("0123456789abcdef0123456789abcdef"), "it did not present the job's token");
   EXPECT_FALSE(s.failure());
   EXPECT_HAS(refused(o.token), "it is of another version of gptc");
-  ASSERT_TRUE(a->failure(2s));
+  ASSERT_TRUE(a->failure(enough));
   EXPECT_EQ(a->failure()->cause, ErrorCode::RanksDiffer);
   EXPECT_HAS(a->failure()->text, "rank 1 of 2 on h (127.0.0.1:");
   EXPECT_EQ(a->failure()->help, "copy one build to all machines");
@@ -260,7 +263,7 @@ TEST(Rendezvous, AServerThatIsStoppedIsAFailureWhereThatIsAskedFor) {
   auto o = job(3);
   o.silence = 300ms;
   const Server s(o);
-  Client heard({o.address, s.port(), o.token, 0, 3, 5s, 300ms});
+  Client heard({o.address, s.port(), o.token, 0, 3, enough, 300ms});
   // A server that welcomes and then says nothing.
   std::string why;
   wire::Socket listener = wire::listenAt(o.address, 0, why);
@@ -269,16 +272,16 @@ TEST(Rendezvous, AServerThatIsStoppedIsAFailureWhereThatIsAskedFor) {
   std::thread stopped([&] {
     while (open.size() < 2) {
       pollfd p{listener.fd, POLLIN, 0};
-      poll(&p, 1, 5000);
+      poll(&p, 1, int(std::chrono::milliseconds(enough).count()));
       open.emplace_back(::accept4(listener.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       std::string welcome = wire::Writer(wire::Kind::welcome).number(int64_t(75)).done(), e;
       wire::sendSome(open.back().fd, welcome, e);
     }
   });
   const auto begin = Clock::now();
-  Client asks({o.address, port, o.token, 1, 3, 5s, 300ms}), patient({o.address, port, o.token, 2, 3, 5s});
+  Client asks({o.address, port, o.token, 1, 3, enough, 300ms}), patient({o.address, port, o.token, 2, 3, enough});
   stopped.join();
-  ASSERT_TRUE(asks.failure(3s));
+  ASSERT_TRUE(asks.failure(enough));
   EXPECT_GE(Clock::now() - begin, 300ms);
   EXPECT_HAS(asks.failure()->text, "is gone: nothing was heard of it for 0.3 s");
   std::this_thread::sleep_for(400ms);
@@ -293,7 +296,7 @@ TEST(Rendezvous, TheServersEndIsAFailure) {
   auto a = join(o, *s, 0), b = join(o, *s, 1);
   b->leave();
   s.reset();
-  ASSERT_TRUE(a->failure(2s));
+  ASSERT_TRUE(a->failure(enough));
   EXPECT_EQ(a->failure()->rank, -1);
   EXPECT_EQ(a->failure()->text, "the rendezvous at " + where + " is gone: its connection closed");
   EXPECT_FALSE(b->failure(100ms)) << "who has left does not care";
@@ -346,7 +349,7 @@ TEST(Rendezvous, AClientWaitsForItsServer) {
     o.port = s.port();
   }
   std::unique_ptr<Client> c;
-  std::thread early([&] { c = std::make_unique<Client>(Client::Options{o.address, o.port, o.token, 0, 1, 5s}); });
+  std::thread early([&] { c = std::make_unique<Client>(Client::Options{o.address, o.port, o.token, 0, 1, enough}); });
   std::this_thread::sleep_for(150ms);
   const Server s(o);
   early.join();
@@ -361,7 +364,7 @@ TEST(Rendezvous, TheOldestStrangerMakesRoom) {
   std::string why;
   std::vector<wire::Socket> silent;
   for (int i = 0; i <= Server::maxUnauthenticated; ++i)
-    silent.push_back(wire::connectTo(o.address, s.port(), Clock::now() + 1s, why));
+    silent.push_back(wire::connectTo(o.address, s.port(), Clock::now() + enough, why));
   sockaddr_in first{};
   socklen_t size = sizeof first;
   ASSERT_EQ(getsockname(silent[0].fd, reinterpret_cast<sockaddr *>(&first), &size), 0);
@@ -376,11 +379,11 @@ TEST(Rendezvous, StrangersCostNobodyAnything) {
   const Server s(o);
   auto a = join(o, s, 0);
   std::string why;
-  auto connect = [&] { return wire::connectTo(o.address, s.port(), Clock::now() + 1s, why); };
+  auto connect = [&] { return wire::connectTo(o.address, s.port(), Clock::now() + enough, why); };
   auto ends = [&](const wire::Socket &x) {
     pollfd p{x.fd, POLLIN, 0};
     char byte;
-    return poll(&p, 1, 3000) == 1 && recv(x.fd, &byte, 1, 0) <= 0;
+    return poll(&p, 1, int(std::chrono::milliseconds(enough).count())) == 1 && recv(x.fd, &byte, 1, 0) <= 0;
   };
   for (std::string garbage : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100000, '\xff'), std::string(8, '\0'),
                               wire::Writer(wire::Kind::beat).done(),
@@ -395,7 +398,7 @@ TEST(Rendezvous, StrangersCostNobodyAnything) {
     silent.push_back(connect());
   auto b = join(o, s, 1);
   a->set("k", "v");
-  EXPECT_EQ(b->get("k", 1s), "v");
+  EXPECT_EQ(b->get("k", enough), "v");
   for (const wire::Socket &x : silent)
     EXPECT_TRUE(ends(x));
   EXPECT_FALSE(s.failure());
@@ -423,12 +426,12 @@ TEST(Rendezvous, MessagesAndMemoryAreBounded) {
   EXPECT_HAS(text, "the values of all ranks exceed 64 MiB");
   // A rank whose message says that it is longer than allowed is lost, by name.
   std::string why;
-  wire::Socket wild = wire::connectTo(o.address, s.port(), Clock::now() + 1s, why);
+  wire::Socket wild = wire::connectTo(o.address, s.port(), Clock::now() + enough, why);
   std::string hi =
       wire::Writer(wire::Kind::hello).number(wire::magic).number(1).number(2).string(o.token).string("h").done();
   hi += std::string("\xff\xff\xff\x7f", 4);
   wire::sendSome(wild.fd, hi, why);
-  ASSERT_TRUE(a->failure(2s));
+  ASSERT_TRUE(a->failure(enough));
   EXPECT_HAS(a->failure()->text, "rank 1 of 2 on h (127.0.0.1:");
   EXPECT_HAS(a->failure()->text, "sent a message of 2147483647 bytes; at most 1048576 are allowed");
 }
