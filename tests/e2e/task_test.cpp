@@ -156,6 +156,21 @@ TEST_F(TaskTest, OtherFormsAskTheSame) {
   EXPECT_EQ(only({{"query", ""}, {"choices", {"cat", "mats"}}, {"gold", 0}}).at(0).get<double>(), sum);
 }
 
+TEST_F(TaskTest, OneContinuationOfManyContextsHasAccAlone) {
+  const std::vector<json> got =
+      results(fileOf({{{"context_options", {"the cat", "the"}}, {"continuation", "sat on"}, {"gold", 0}},
+                      {{"context_options", {"it", "it was a fat"}}, {"continuation", "cat"}, {"gold", 1}}}));
+  ASSERT_EQ(got.size(), 2u) << said;
+  for (const json &line : got) {
+    const json &sums = line["loglikelihoods"];
+    EXPECT_EQ(line["acc"], int((sums[1] > sums[0] ? 1 : 0) == line["gold"].get<int>())) << line;
+    for (const char *measure : {"acc_norm", "acc_bytes", "acc_token"})
+      EXPECT_FALSE(line.contains(measure)) << line;
+  }
+  EXPECT_NE(said.find("\nacc       "), std::string::npos) << said;
+  EXPECT_EQ(said.find("\nacc_"), std::string::npos) << said;
+}
+
 TEST_F(TaskTest, SolvedQuestionsStandBefore) {
   auto question = [](const std::string &query, int gold) {
     return json{{"query", query}, {"choices", {"cat", "mats"}}, {"gold", gold}};

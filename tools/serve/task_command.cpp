@@ -1,6 +1,6 @@
 #include "tools/serve/task_command.h"
 
-#include "frontends/tokenizer/utf8.h"
+#include "frontends/choice_measures.h"
 #include "runtime/serve/tail_scorer.h"
 #include "support/diagnostics.h"
 #include "support/json.h"
@@ -9,32 +9,16 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <unistd.h>
 
 namespace gptc {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr std::array<const char *, 4> kMeasures = {"acc", "acc_norm", "acc_bytes", "acc_token"};
-
-/// What log-likelihoods of a choice are divided by, for each measure.
-std::array<double, 4> sizesOf(const std::string &choice, int64_t tokens) {
-  return {1, double(countCodePoints(choice)), double(choice.size()), double(tokens)};
-}
-
-/// The first of the greatest.
-size_t greatest(const std::vector<double> &values) {
-  size_t best = 0;
-  for (size_t i = 1; i < values.size(); ++i)
-    if (values[i] > values[best])
-      best = i;
-  return best;
-}
 
 /// "0.2500 +- 0.0435": the mean of as many zeros and ones, and its standard error, which one alone has none.
 std::string share(int64_t right, int64_t all) {
@@ -171,36 +155,30 @@ TaskEvaluation::Choice TaskEvaluation::encoded(const Tokenizer &tokenizer, const
 
 void TaskEvaluation::run(Executor &executor, const std::string &from) {
   TailScorer scorer(executor);
-  std::array<int64_t, kMeasures.size()> right{};
+  const llvm::ArrayRef<ChoiceMeasure> measures = measuresOf(task.form);
+  std::vector<int64_t> right(measures.size(), 0);
   Progress progress;
   const Clock::time_point start = Clock::now();
   for (size_t i = 0; i < count(); ++i) {
     const ChoiceItem &item = task.items[i];
-    std::vector<double> sums;
-    std::array<std::vector<double>, kMeasures.size()> values;
-    for (size_t c = 0; c < item.choices.size(); ++c) {
-      const Choice &choice = questions[i][c];
-      double sum = 0;
-      for (const float logProbability : scorer.score(choice.tokens, choice.own))
-        sum += double(logProbability);
-      sums.push_back(sum);
-      const std::array<double, kMeasures.size()> sizes = sizesOf(item.choices[c], choice.own);
-      for (size_t m = 0; m < sizes.size(); ++m)
-        values[m].push_back(sum / sizes[m]);
-    }
     nlohmann::ordered_json line = {{"line", item.line}};
     if (!item.id.empty())
       line["id"] = parseJson<nlohmann::ordered_json>(item.id);
     line["gold"] = item.gold;
-    for (size_t c = 0; c < sums.size(); ++c) {
-      line["loglikelihoods"].push_back(finiteOrNull<nlohmann::ordered_json>(sums[c]));
-      line["tokens"].push_back(questions[i][c].own);
-      line["cut"].push_back(questions[i][c].cut);
+    std::vector<double> sums;
+    std::vector<int64_t> tokens;
+    for (const Choice &choice : questions[i]) {
+      const std::vector<float> scores = scorer.score(choice.tokens, choice.own);
+      sums.push_back(std::accumulate(scores.begin(), scores.end(), 0.0));
+      tokens.push_back(choice.own);
+      line["loglikelihoods"].push_back(finiteOrNull<nlohmann::ordered_json>(sums.back()));
+      line["tokens"].push_back(choice.own);
+      line["cut"].push_back(choice.cut);
     }
-    for (size_t m = 0; m < kMeasures.size(); ++m) {
-      const bool isRight = greatest(values[m]) == item.gold;
-      right[m] += isRight ? 1 : 0;
-      line[kMeasures[m]] = isRight ? 1 : 0;
+    for (size_t m = 0; m < measures.size(); ++m) {
+      const int isRight = answerBy(measures[m], item, sums, tokens) == item.gold ? 1 : 0;
+      right[m] += isRight;
+      line[inWords(measures[m])] = isRight;
     }
     if (results)
       results->append(line.dump() + "\n");
@@ -210,8 +188,8 @@ void TaskEvaluation::run(Executor &executor, const std::string &from) {
     results->commit();
   fmt::print("{}: {} questions, {}, {} shots  ({}, {:.1f} s)\n", command.file, count(), inWords(task.form),
              command.shots, from, std::chrono::duration<double>(Clock::now() - start).count());
-  for (size_t m = 0; m < kMeasures.size(); ++m)
-    fmt::print("{:<9} {}\n", kMeasures[m], share(right[m], int64_t(count())));
+  for (size_t m = 0; m < measures.size(); ++m)
+    fmt::print("{:<9} {}\n", inWords(measures[m]), share(right[m], int64_t(count())));
 }
 
 }  // namespace gptc

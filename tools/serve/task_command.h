@@ -41,11 +41,9 @@ public:
   /// that the vocabulary lacks.
   void encode(const Tokenizer &tokenizer, const PromptLimits &limits, bool parseSpecial);
 
-  /// Prints accuracies with their standard errors, by lm-evaluation-harness's definitions: a question counts as
-  /// answered rightly if the right choice has the greatest log-likelihood (acc), or the greatest per character
-  /// (acc_norm), per byte of UTF-8 (acc_bytes) or, as CORE has it, per token (acc_token); of equal ones the first is
-  /// taken. Writes the results, a JSON line for each question: its line, id, gold, log-likelihoods, tokens of the
-  /// choices, tokens that were cut off, and whether each measure found it right. `from`: the weights, in words.
+  /// Prints accuracies with their standard errors, by each measure of the task's form (frontends/choice_measures.h).
+  /// Writes the results, a JSON line for each question: its line, id, gold, log-likelihoods, tokens of the choices,
+  /// tokens that were cut off, and whether each measure found it right. `from`: the weights, in words.
   void run(Executor &executor, const std::string &from);
 
 private:
