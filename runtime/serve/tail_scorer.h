@@ -17,7 +17,7 @@ public:
   int64_t most() const { return model.context() + 1; }
   /// Natural logarithms of the probabilities of the last `count` tokens, each after those before it: the same bits as
   /// of a prompt's scores (Generation::onPrompt) where the model has one order of sums, whatever was scored before.
-  /// 1 <= count < tokens.size() <= most().
+  /// 1 <= count < tokens.size() <= most(). Throws UserError(NonFinite) if a logit of any token is not finite there.
   std::vector<float> score(llvm::ArrayRef<int32_t> tokens, int64_t count);
 
 private:

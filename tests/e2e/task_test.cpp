@@ -1,12 +1,14 @@
 // `gptrun eval --task`: its log-likelihoods are the sums of what `gptrun sample` says of the same texts, to the bit.
 #include "tests/support/harness.h"
 #include "tests/support/json_lines.h"
+#include "tests/support/words_tokenizer.h"
 
 #include "support/json.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 
 using namespace e2e;
@@ -232,6 +234,40 @@ TEST_F(TaskTest, BadTasksAreExplained) {
   EXPECT_NE(none.output.find("error[GPTC0301]"), std::string::npos) << none.output;
   EXPECT_EQ(run(bad, {"--steps", "3"}).code, 2);
   EXPECT_EQ(trained->w.gptrun({"eval", trained->plan, "--shots", "3"}).code, 2);
+}
+
+TEST_F(TaskTest, WeightsThatAreNotFiniteAreNamedAndNoResultsWritten) {
+  Workplace &w = trained->w;
+  const std::string dir = w.path("llama"), kept = w.path("kept.jsonl");
+  std::filesystem::copy(GPTC_SOURCE_DIR "/tests/e2e/hf/llama", dir, std::filesystem::copy_options::overwrite_existing);
+  writeFile(dir + "/tokenizer.json", tokenizerOf31Words(false));
+  const std::string task = fileOf({{{"query", "t4 t7"}, {"choices", {"t5", "t6 t9"}}, {"gold", 0}}}),
+                    whole = readFile(dir + "/model.safetensors");
+  writeFile(kept, "kept");
+  auto eval = [&] { return w.gptrun({"eval", dir, "--task", task, "--results", kept}); };
+  uint64_t size;
+  std::memcpy(&size, whole.data(), sizeof size);
+  const json header = gptc::parseJson(whole.substr(8, size));
+  // The logit of the last token alone, which stands in no choice, and then all logits.
+  for (const char *name : {"lm_head.weight", "model.norm.weight"}) {
+    std::string broken = whole;
+    const auto end = header.at(name).at("data_offsets").at(1).get<size_t>();
+    broken.replace(8 + size + end - 4, 4, std::string("\0\0\xc0\x7f", 4));  // a NaN of fp32
+    writeFile(dir + "/model.safetensors", broken);
+    const Result r = eval();
+    EXPECT_EQ(r.code, 4) << name << "\n" << r.output;
+    EXPECT_NE(r.output.find("error[GPTC0406]"), std::string::npos) << name << "\n" << r.output;
+    EXPECT_NE(r.output.find("task.jsonl:1, choice 0: the logits of a text are not finite"), std::string::npos)
+        << name << "\n"
+        << r.output;
+    EXPECT_NE(r.output.find("--precision fp32"), std::string::npos) << r.output;
+    EXPECT_EQ(r.output.find("acc "), std::string::npos) << r.output;
+    EXPECT_EQ(readFile(kept), "kept");
+  }
+  writeFile(dir + "/model.safetensors", whole);
+  const Result good = eval();
+  EXPECT_EQ(good.code, 0) << good.output;
+  EXPECT_EQ(objectsOf(readFile(kept)).size(), 1u) << good.output;
 }
 
 }  // namespace

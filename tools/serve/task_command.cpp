@@ -28,6 +28,12 @@ std::string share(int64_t right, int64_t all) {
                  : fmt::format("{:.4f} +- {:.4f}", mean, std::sqrt(mean * (1 - mean) / double(all - 1)));
 }
 
+/// What is wrong with a choice, with its place.
+UserError placed(const UserError &e, const std::string &place, size_t choice) {
+  const Diagnostic &d = e.diagnostics[0];
+  return {d.code, fmt::format("{}, choice {}: {}", place, choice, d.message), d.help.empty() ? "" : d.help[0]};
+}
+
 /// A line on the terminal.
 class Progress {
 public:
@@ -118,9 +124,7 @@ void TaskEvaluation::encode(const Tokenizer &tokenizer, const PromptLimits &limi
         questions.back().push_back(encoded(tokenizer, limits, shots + item.contextOf(c),
                                            command.delimiter + item.choices[c], parseSpecial, controlTokens));
       } catch (const UserError &e) {
-        throw UserError(ErrorCode::DataInvalid,
-                        fmt::format("{}, choice {}: {}", task.placeOf(item), c, e.diagnostics[0].message),
-                        e.diagnostics[0].help.empty() ? "" : e.diagnostics[0].help[0]);
+        throw placed(e, task.placeOf(item), c);
       }
     }
     cut += llvm::any_of(questions.back(), [](const Choice &c) { return c.cut > 0; });
@@ -168,8 +172,12 @@ void TaskEvaluation::run(Executor &executor, const std::string &from) {
     std::vector<double> sums;
     std::vector<int64_t> tokens;
     for (const Choice &choice : questions[i]) {
-      const std::vector<float> scores = scorer.score(choice.tokens, choice.own);
-      sums.push_back(std::accumulate(scores.begin(), scores.end(), 0.0));
+      try {
+        const std::vector<float> scores = scorer.score(choice.tokens, choice.own);
+        sums.push_back(std::accumulate(scores.begin(), scores.end(), 0.0));
+      } catch (const UserError &e) {
+        throw placed(e, task.placeOf(item), sums.size());
+      }
       tokens.push_back(choice.own);
       line["loglikelihoods"].push_back(finiteOrNull<nlohmann::ordered_json>(sums.back()));
       line["tokens"].push_back(choice.own);

@@ -43,7 +43,8 @@ public:
 
   /// Prints accuracies with their standard errors, by each measure of the task's form (frontends/choice_measures.h).
   /// Writes the results, a JSON line for each question: its line, id, gold, log-likelihoods, tokens of the choices,
-  /// tokens that were cut off, and whether each measure found it right. `from`: the weights, in words.
+  /// tokens that were cut off, and whether each measure found it right. `from`: the weights, in words. Throws
+  /// UserError(NonFinite) with file and line if a logit is not finite; the results are not written then.
   void run(Executor &executor, const std::string &from);
 
 private:
