@@ -86,12 +86,12 @@ std::string capitalized(std::string_view text) {
   return out;
 }
 
-/// What is wrong with a line.
+/// What is wrong with a line, and how to mend it.
 struct Fault {
-  std::string why;
+  std::string why, help;
 };
 
-[[noreturn]] void refuse(std::string why) { throw Fault{std::move(why)}; }
+[[noreturn]] void refuse(std::string why, std::string help = kForms) { throw Fault{std::move(why), std::move(help)}; }
 
 std::string textIn(const json &object, const char *name) {
   const json &value = part(object, name);
@@ -119,24 +119,26 @@ std::vector<std::string> textsIn(const json &object, const char *name) {
 
 void requireSome(size_t choices) {
   if (choices < 2)
-    refuse(fmt::format("{} to choose from; at least 2 are needed", choices));
+    refuse(fmt::format("{} to choose from; at least 2 are needed", choices),
+           "give the question more, or leave its line out");
 }
 
 /// The number of the right one of `count`: an integer, or as HellaSwag has it its digits.
 size_t numberIn(const json &object, const char *name, size_t count, bool asText) {
   requireSome(count);
   const json &value = part(object, name);
+  const std::string help = fmt::format("\"{}\" is the number of the right choice, 0 to {}", name, count - 1);
   if (value.is_null() || (asText && value == ""))
-    refuse(fmt::format("no \"{}\"", name));
+    refuse(fmt::format("no \"{}\"", name), help);
   int64_t number = -1;
   const bool read = asText && value.is_string() ? llvm::to_integer(value.get_ref<const std::string &>(), number, 10)
                                                 : value.is_number_integer();
   if (!read)
-    refuse(fmt::format("its \"{}\" is no number", name));
+    refuse(fmt::format("its \"{}\" is no number", name), help);
   if (value.is_number_unsigned())
     number = value.get<uint64_t>() < count ? value.get<int64_t>() : -1;
   if (number < 0 || size_t(number) >= count)
-    refuse(fmt::format("its \"{}\" is {}: there are {} choices, from 0 on", name, shown(value), count));
+    refuse(fmt::format("its \"{}\" is {}: there are {} choices, from 0 on", name, shown(value), count), help);
   return size_t(number);
 }
 
@@ -175,12 +177,13 @@ ChoiceItem arcIn(const json &object) {
   }
   requireSome(item.choices.size());
   if (labels.size() != item.choices.size())
-    refuse(fmt::format("{} labels for {} choices", labels.size(), item.choices.size()));
+    refuse(fmt::format("{} labels for {} choices", labels.size(), item.choices.size()), "give each choice a label");
   const std::string key = textIn(object, "answerKey");
   item.gold = size_t(std::find(labels.begin(), labels.end(), key) - labels.begin());
   if (item.gold == labels.size())
     refuse(fmt::format("its \"answerKey\" is {}: the labels are {}", shown(part(object, "answerKey")),
-                       llvm::join(labels, ", ")));
+                       llvm::join(labels, ", ")),
+           "\"answerKey\" is the label of the right choice");
   return item;
 }
 
@@ -229,7 +232,7 @@ ChoiceItem itemIn(const json &object, ChoiceForm form) {
 /// Adds the question of a line that is not empty.
 void addItem(ChoiceTask &task, std::string_view line, int64_t number) {
   if (findInvalidUtf8(line) != std::string_view::npos)
-    refuse("this is no UTF-8 text");
+    refuse("this is no UTF-8 text", "save the file as UTF-8");
   const json object = parseJsonOrDiscard<json>(line);
   if (object.is_discarded()) {
     const std::string half = halfCharacterIn(line);
@@ -241,11 +244,12 @@ void addItem(ChoiceTask &task, std::string_view line, int64_t number) {
   if (task.items.empty())
     task.form = form;
   else if (form != task.form)
-    refuse(fmt::format("this has {}, line {} has {}", inWords(form), task.items[0].line, inWords(task.form)));
+    refuse(fmt::format("this has {}, line {} has {}", inWords(form), task.items[0].line, inWords(task.form)),
+           "keep questions of each form in a file of their own");
   ChoiceItem item = itemIn(object, form);
   for (size_t i = 0; i < item.choices.size(); ++i)
     if (item.choices[i].empty())
-      refuse(fmt::format("choice {} is empty", i));
+      refuse(fmt::format("choice {} is empty", i), "give it a text, or leave the question out");
   item.line = number;
   const json &id = part(object, part(object, "id").is_null() ? "ind" : "id");
   item.id = id.is_null() ? "" : id.dump();
@@ -285,7 +289,7 @@ ChoiceTask readChoiceTask(const std::string &file, int64_t most) {
     try {
       addItem(task, line, number);
     } catch (const Fault &f) {
-      throw UserError(ErrorCode::DataInvalid, fmt::format("{}:{}: {}", file, number, f.why), kForms);
+      throw UserError(ErrorCode::DataInvalid, fmt::format("{}:{}: {}", file, number, f.why), f.help);
     }
   }
   if (task.items.empty())
@@ -321,12 +325,14 @@ ChoiceTokens encodeChoice(const Tokenizer &tokenizer, std::string_view context, 
   out.tokens = encoded(before, ofContext);
   const std::vector<int32_t> whole = encoded(before + after, out.controlTokens);
   if (whole.size() <= out.tokens.size())
-    throw UserError(ErrorCode::DataInvalid, "the choice adds no tokens to its context");
+    throw UserError(ErrorCode::DataInvalid, "the choice adds no tokens to its context",
+                    "change its text, or leave the question out");
   const size_t first = out.tokens.size();
   if (out.tokens.empty()) {
     if (tokenizer.endOfText() < 0)
       throw UserError(ErrorCode::DataInvalid,
-                      "the context is empty, and the tokenizer has no token to stand before a text");
+                      "the context is empty, and the tokenizer has no token to stand before a text",
+                      "give the question a context");
     out.tokens.push_back(tokenizer.endOfText());
   }
   out.context = int64_t(out.tokens.size());

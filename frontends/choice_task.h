@@ -41,8 +41,9 @@ struct ChoiceTask {
 };
 
 /// Reads the first `most` questions of a file, 0 for all; empty lines are none. Throws UserErrors: those of readInput;
-/// DataInvalid with file and line for a line that is no UTF-8, no object, of another form than the first or of none,
-/// has fewer than two choices, an empty one, or a right one that is none of them; and for a file without questions.
+/// DataInvalid with file, line and a fix for a line that is no UTF-8, no object, of another form than the first or of
+/// none, has fewer than two choices, an empty one, or a right one that is none of them; and for a file without
+/// questions.
 ChoiceTask readChoiceTask(const std::string &file, int64_t most = 0);
 
 /// HellaSwag's text as lm-evaluation-harness reads it: without blanks around it, marks in brackets and doubled blanks.

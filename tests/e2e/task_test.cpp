@@ -217,6 +217,7 @@ TEST_F(TaskTest, BeginningsThatAreTooLongAreCut) {
   EXPECT_EQ(r.code, 3) << r.output;
   EXPECT_NE(r.output.find("task.jsonl:1, choice 1: it has 201 tokens, the model's context 64"), std::string::npos)
       << r.output;
+  EXPECT_NE(r.output.find("help: shorten it"), std::string::npos) << r.output;
 }
 
 TEST_F(TaskTest, BadTasksAreExplained) {

@@ -150,7 +150,8 @@ TaskEvaluation::Choice TaskEvaluation::encoded(const Tokenizer &tokenizer, const
   choice.own = int64_t(t.tokens.size()) - t.context;
   if (choice.own > limits.context)
     throw UserError(ErrorCode::DataInvalid,
-                    fmt::format("it has {} tokens, the model's context {}", choice.own, limits.context));
+                    fmt::format("it has {} tokens, the model's context {}", choice.own, limits.context),
+                    "shorten it, leave the question out, or take a model with a longer context");
   // The last token is predicted, and takes no place.
   choice.cut = std::max<int64_t>(0, int64_t(t.tokens.size()) - limits.context - 1);
   choice.tokens.assign(t.tokens.begin() + choice.cut, t.tokens.end());
@@ -176,6 +177,8 @@ void TaskEvaluation::run(Executor &executor, const std::string &from) {
         const std::vector<float> scores = scorer.score(choice.tokens, choice.own);
         sums.push_back(std::accumulate(scores.begin(), scores.end(), 0.0));
       } catch (const UserError &e) {
+        if (e.diagnostics[0].code != ErrorCode::NonFinite)
+          throw;
         throw placed(e, task.placeOf(item), sums.size());
       }
       tokens.push_back(choice.own);

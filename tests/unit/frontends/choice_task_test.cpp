@@ -23,13 +23,16 @@ struct ChoiceTaskTest : ::testing::Test {
     std::ofstream(file, std::ios::binary) << content;
     return readChoiceTask(file.string(), most);
   }
-  void refuses(const std::string &content, const std::string &message) {
+  /// `help`: what the fix says, among else.
+  void refuses(const std::string &content, const std::string &message, const std::string &help) {
     try {
       read(content);
       ADD_FAILURE() << content;
     } catch (const UserError &e) {
       EXPECT_EQ(e.diagnostics[0].code, ErrorCode::DataInvalid) << content;
       EXPECT_EQ(e.diagnostics[0].message, file.string() + message) << content;
+      ASSERT_EQ(e.diagnostics[0].help.size(), 1u) << content;
+      EXPECT_NE(e.diagnostics[0].help[0].find(help), std::string::npos) << content << e.diagnostics[0].help[0];
     }
   }
   const fs::path file;
@@ -91,34 +94,36 @@ TEST_F(ChoiceTaskTest, HellaswagsMarksAreLeftOut) {
 
 TEST_F(ChoiceTaskTest, BadLinesAreNamed) {
   const std::string good = R"({"query": "q", "choices": ["x", "y"], "gold": 1})"
-                           "\n\n";
-  refuses("", " has no questions");
-  refuses("\n \n", " has no questions");
-  refuses(good + "{", ":3: this is no JSON");
-  refuses(good + "[1]", ":3: this is no object");
-  refuses(good + "{\"query\": \"\xff\"}", ":3: this is no UTF-8 text");
-  refuses(good + R"({"text": "x"})", ":3: this is no question of a known form");
+                           "\n\n",
+                    forms = "a line is an object of one form: ctx, endings, label (HellaSwag);",
+                    more = "give the question", gold = "\"gold\" is the number of the right choice, 0 to 1";
+  refuses("", " has no questions", forms);
+  refuses("\n \n", " has no questions", forms);
+  refuses(good + "{", ":3: this is no JSON", forms);
+  refuses(good + "[1]", ":3: this is no object", forms);
+  refuses(good + "{\"query\": \"\xff\"}", ":3: this is no UTF-8 text", "as UTF-8");
+  refuses(good + R"({"text": "x"})", ":3: this is no question of a known form", forms);
   refuses(good + R"({"ctx": "c", "endings": ["a", "b"], "label": 0})",
-          ":3: this has HellaSwag's form, line 1 has the form of choices");
-  refuses(good + R"({"query": 1, "choices": ["x", "y"], "gold": 1})", ":3: its \"query\" is no text");
-  refuses(good + R"({"query": "q", "choices": "xy", "gold": 1})", ":3: its \"choices\" is no list of texts");
-  refuses(good + R"({"query": "q", "choices": ["x", 2], "gold": 1})", ":3: its \"choices\" is no list of texts");
-  refuses(good + R"({"query": "q", "choices": [], "gold": 0})", ":3: 0 to choose from; at least 2 are needed");
-  refuses(good + R"({"query": "q", "choices": ["x"], "gold": 0})", ":3: 1 to choose from; at least 2 are needed");
-  refuses(good + R"({"query": "q", "choices": ["x", ""], "gold": 0})", ":3: choice 1 is empty");
-  refuses(good + R"({"query": "q", "choices": ["x", "y"]})", ":3: no \"gold\"");
-  refuses(good + R"({"query": "q", "choices": ["x", "y"], "gold": "1"})", ":3: its \"gold\" is no number");
-  for (const char *gold : {"2", "-1", "18446744073709551615"})
-    refuses(good + R"({"query": "q", "choices": ["x", "y"], "gold": )" + gold + "}",
-            std::string(":3: its \"gold\" is ") + gold + ": there are 2 choices, from 0 on");
-  refuses(R"({"ctx": "c", "endings": ["a", "b"], "label": ""})", ":1: no \"label\"");
-  refuses(R"({"ctx": "c", "endings": ["a", "[x]"], "label": "0"})", ":1: choice 1 is empty");
-  refuses(R"({"endings": ["a", "b"], "label": "0"})", ":1: no \"ctx\"");
+          ":3: this has HellaSwag's form, line 1 has the form of choices", "in a file of their own");
+  refuses(good + R"({"query": 1, "choices": ["x", "y"], "gold": 1})", ":3: its \"query\" is no text", forms);
+  refuses(good + R"({"query": "q", "choices": "xy", "gold": 1})", ":3: its \"choices\" is no list of texts", forms);
+  refuses(good + R"({"query": "q", "choices": ["x", 2], "gold": 1})", ":3: its \"choices\" is no list of texts", forms);
+  refuses(good + R"({"query": "q", "choices": [], "gold": 0})", ":3: 0 to choose from; at least 2 are needed", more);
+  refuses(good + R"({"query": "q", "choices": ["x"], "gold": 0})", ":3: 1 to choose from; at least 2 are needed", more);
+  refuses(good + R"({"query": "q", "choices": ["x", ""], "gold": 0})", ":3: choice 1 is empty", "give it a text");
+  refuses(good + R"({"query": "q", "choices": ["x", "y"]})", ":3: no \"gold\"", gold);
+  refuses(good + R"({"query": "q", "choices": ["x", "y"], "gold": "1"})", ":3: its \"gold\" is no number", gold);
+  for (const char *wrong : {"2", "-1", "18446744073709551615"})
+    refuses(good + R"({"query": "q", "choices": ["x", "y"], "gold": )" + wrong + "}",
+            std::string(":3: its \"gold\" is ") + wrong + ": there are 2 choices, from 0 on", gold);
+  refuses(R"({"ctx": "c", "endings": ["a", "b"], "label": ""})", ":1: no \"label\"", "\"label\" is the number");
+  refuses(R"({"ctx": "c", "endings": ["a", "[x]"], "label": "0"})", ":1: choice 1 is empty", "give it a text");
+  refuses(R"({"endings": ["a", "b"], "label": "0"})", ":1: no \"ctx\"", forms);
   refuses(R"({"question": "q", "choices": {"text": ["x", "y"], "label": ["A"]}, "answerKey": "A"})",
-          ":1: 1 labels for 2 choices");
+          ":1: 1 labels for 2 choices", "give each choice a label");
   refuses(R"({"question": "q", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answerKey": "C"})",
-          ":1: its \"answerKey\" is \"C\": the labels are A, B");
-  refuses(R"({"question": "q", "answerKey": "C"})", ":1: no \"choices\"");
+          ":1: its \"answerKey\" is \"C\": the labels are A, B", "the label of the right choice");
+  refuses(R"({"question": "q", "answerKey": "C"})", ":1: no \"choices\"", forms);
 }
 
 TEST_F(ChoiceTaskTest, BlanksBelongToWhatFollows) {
@@ -126,8 +131,16 @@ TEST_F(ChoiceTaskTest, BlanksBelongToWhatFollows) {
   const ChoiceTokens t = encodeChoice(bytes, "ab \n", " c", false);
   EXPECT_EQ(t.tokens, (std::vector<int32_t>{'a', 'b', ' ', '\n', ' ', 'c'}));
   EXPECT_EQ(t.context, 2);
-  EXPECT_THROW(encodeChoice(bytes, "", "c", false), UserError) << "bytes have no token that ends texts";
-  EXPECT_THROW(encodeChoice(bytes, "a", "", false), UserError);
+  auto helpOf = [&](const char *context, const char *choice) {
+    try {
+      encodeChoice(bytes, context, choice, false);
+    } catch (const UserError &e) {
+      return e.diagnostics[0].help.empty() ? "no fix" : e.diagnostics[0].help[0];
+    }
+    return std::string("taken");
+  };
+  EXPECT_EQ(helpOf("", "c"), "give the question a context") << "bytes have no token that ends texts";
+  EXPECT_EQ(helpOf("a", ""), "change its text, or leave the question out");
 }
 
 }  // namespace
