@@ -26,6 +26,10 @@ public:
   Filling(Executor &executor, const Tokenizer &tokenizer, const MaskToken &mask, TextForm form,
           const FillCommand &command)
       : filler(executor), tokenizer(tokenizer), names(tokenizer), mask(mask), form(std::move(form)), command(command) {
+    // What the model has beyond the tokenizer's vocabulary fills its rows up; numbers without text are none of a
+    // tokenizer's either.
+    for (int64_t token = 0; token < filler.vocabulary(); ++token)
+      withoutText += tokenizer.text(int32_t(token)).empty();
     const int64_t context = filler.context();
     this->form.most = this->form.most ? std::min(this->form.most, context) : context;
     if (!mask.isParsed) {
@@ -71,9 +75,13 @@ private:
     });
   }
 
+  /// Of the tokens that have a text. Probabilities are those among all, as of transformers' pipeline.
   std::vector<std::pair<int32_t, float>> likeliest(llvm::ArrayRef<float> logits) const {
     const auto best = int32_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
-    return scoresOf(logits, best, command.top).top;
+    std::vector<std::pair<int32_t, float>> top = scoresOf(logits, best, command.top + withoutText).top;
+    llvm::erase_if(top, [&](const auto &scored) { return tokenizer.text(scored.first).empty(); });
+    top.resize(std::min(top.size(), size_t(command.top)));
+    return top;
   }
 
   std::string choicesOf(const std::vector<std::pair<int32_t, float>> &top) const {
@@ -105,6 +113,7 @@ private:
   const MaskToken &mask;
   TextForm form;
   const FillCommand &command;
+  int64_t withoutText = 0;  // of the model's tokens
   int64_t written = 0;
 };
 
