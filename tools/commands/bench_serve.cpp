@@ -4,15 +4,13 @@
 // 2. Warm-up: requests that are not measured. They fail for what would fail for all, and say why.
 // 3. The requests that are measured.
 #include "support/files.h"
-#include "support/stderr.h"
+#include "support/terminal_line.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
 #include "tools/load/failure.h"
 #include "tools/load/load_report.h"
 #include "tools/load/load_run.h"
 #include "tools/load/plain_text.h"
-
-#include <unistd.h>
 
 namespace gptc {
 
@@ -130,11 +128,11 @@ void run(const Options &o) {
   workload.setModel(model);
   warmUp(server, workload, o);
   const LoadOptions all{.requests = o.requests, .clients = w.rate ? 0 : o.clients, .timeout = o.timeout};
-  const bool showsProgress = ::isatty(STDERR_FILENO);
+  TerminalLine progress;
   const LoadResult result = runLoad(server, workload, all, [&](int64_t ended) {
-    if (showsProgress && (ended % std::max<int64_t>(1, o.requests / 100) == 0 || ended == o.requests))
-      printError("\r{} of {} requests{}", ended, o.requests, ended == o.requests ? "\r\033[K" : "");
+    progress.show(fmt::format("{} of {} requests", ended, o.requests));
   });
+  progress.clear();
   const LoadReport report({.url = server.url.str(),
                            .model = plainText(model),
                            .prompts = o.prompts,

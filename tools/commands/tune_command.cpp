@@ -2,7 +2,7 @@
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/json.h"
-#include "support/stderr.h"
+#include "support/terminal_line.h"
 #include "support/words.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
@@ -11,10 +11,7 @@
 #include "tools/study/tune.h"
 
 #include <atomic>
-#include <chrono>
 #include <csignal>
-#include <sys/ioctl.h>
-#include <unistd.h>
 #include <utility>
 
 namespace gptc {
@@ -22,32 +19,6 @@ namespace gptc {
 namespace {
 
 using json = nlohmann::ordered_json;
-
-/// A terminal line that is overwritten, at most ten times a second.
-class LiveLine {
-public:
-  ~LiveLine() { clear(); }
-  void show(const std::string &text) {
-    const auto now = std::chrono::steady_clock::now();
-    if (!terminal || now < next)
-      return;
-    next = now + std::chrono::milliseconds(100);
-    winsize size{};
-    const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col;
-    // A wrapped line could not be overwritten.
-    printError("\r\033[K{}", text.substr(0, (known ? size.ws_col : 80u) - 1));
-    isThere = true;
-  }
-  void clear() {
-    if (std::exchange(isThere, false))
-      printError("\r\033[K");
-  }
-
-private:
-  const bool terminal = isatty(STDERR_FILENO);
-  bool isThere = false;
-  std::chrono::steady_clock::time_point next;
-};
 
 /// Percent of the peak for its operands' type.
 double shareOfPeak(const TunedKernel &k, const TuneReport &r, double ms) {
@@ -192,7 +163,7 @@ void addTuneCommand(Command &app) {
     Reserved picture(o->svg);
     stopOnInterrupt();
     o->request.stop = &stopAsked;
-    LiveLine line;
+    TerminalLine line;
     const TuneReport r = tune(o->request, [&](const TuneProgress &p) {
       line.show(fmt::format("{:.0f} s left, kernel {} of {}, {} trials ({} known), best {:.3f} of the default: {}",
                             std::max(0.0, p.secondsLeft), std::min(p.kernel + 1, p.kernels), p.kernels, p.trials,

@@ -5,6 +5,7 @@
 #include "runtime/serve/beam_search.h"
 #include "support/diagnostics.h"
 #include "support/stderr.h"
+#include "support/terminal_line.h"
 #include "tools/serve/completion.h"
 #include "tools/serve/lines.h"
 #include "tools/serve/sample_output.h"
@@ -295,13 +296,15 @@ private:
 
   /// A line on the terminal, where the samples go elsewhere.
   void showProgress(bool end) {
-    static const bool shows = ::isatty(STDERR_FILENO) && !::isatty(STDOUT_FILENO);
     const Clock::time_point now = Clock::now();
-    if (!shows || !speaks(command) || (!end && secondsBetween(shown, now) < 0.2))
+    if (!end && !progress.isDue(now))
       return;
-    shown = now;
-    printError("\r{} sample{}, {} tokens, {:.1f} tokens/s{}", ended, ended == 1 ? "" : "s", made,
-               double(made) / std::max(1e-9, secondsBetween(started, now)), end ? "\n" : "");
+    const std::string text = fmt::format("{} sample{}, {} tokens, {:.1f} tokens/s", ended, ended == 1 ? "" : "s", made,
+                                         double(made) / std::max(1e-9, secondsBetween(started, now)));
+    if (end)
+      progress.end(text);
+    else
+      progress.show(text, now);
   }
 
   void report() const {
@@ -327,7 +330,8 @@ private:
   bool isDry = false;
   std::exception_ptr failure;
   const Clock::time_point started = Clock::now();
-  Clock::time_point first, last, shown = started;
+  Clock::time_point first, last;
+  TerminalLine progress{stderr, speaks(command) && ::isatty(STDERR_FILENO) && !::isatty(STDOUT_FILENO)};
 };
 
 bool searchPrompts(Executor &executor, const Tokenizer &tokenizer, const SampleCommand &command,

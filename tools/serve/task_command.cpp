@@ -5,6 +5,7 @@
 #include "support/diagnostics.h"
 #include "support/json.h"
 #include "support/stderr.h"
+#include "support/terminal_line.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -13,7 +14,6 @@
 #include <cmath>
 #include <filesystem>
 #include <numeric>
-#include <unistd.h>
 
 namespace gptc {
 namespace {
@@ -33,22 +33,6 @@ UserError placed(const UserError &e, const std::string &place, size_t choice) {
   const Diagnostic &d = e.diagnostics[0];
   return {d.code, fmt::format("{}, choice {}: {}", place, choice, d.message), d.help.empty() ? "" : d.help[0]};
 }
-
-/// A line on the terminal.
-class Progress {
-public:
-  void show(size_t done, size_t all) {
-    static const bool shows = ::isatty(STDERR_FILENO);
-    const Clock::time_point now = Clock::now();
-    if (!shows || (done < all && now - shown < std::chrono::milliseconds(200)))
-      return;
-    shown = now;
-    printError("\r{} of {} questions{}", done, all, done == all ? "\n" : "");
-  }
-
-private:
-  Clock::time_point shown = Clock::now();
-};
 
 }  // namespace
 
@@ -162,7 +146,7 @@ void TaskEvaluation::run(Executor &executor, const std::string &from) {
   TailScorer scorer(executor);
   const llvm::ArrayRef<ChoiceMeasure> measures = measuresOf(task.form);
   std::vector<int64_t> right(measures.size(), 0);
-  Progress progress;
+  TerminalLine progress;
   const Clock::time_point start = Clock::now();
   for (size_t i = 0; i < count(); ++i) {
     const ChoiceItem &item = task.items[i];
@@ -193,8 +177,9 @@ void TaskEvaluation::run(Executor &executor, const std::string &from) {
     }
     if (results)
       results->append(line.dump() + "\n");
-    progress.show(i + 1, count());
+    progress.show(fmt::format("{} of {} questions", i + 1, count()));
   }
+  progress.clear();
   if (results)
     results->commit();
   fmt::print("{}: {} questions, {}, {} shots  ({}, {:.1f} s)\n", command.file, count(), inWords(task.form),
