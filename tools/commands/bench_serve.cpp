@@ -12,6 +12,8 @@
 #include "tools/load/load_run.h"
 #include "tools/load/plain_text.h"
 
+#include <algorithm>
+
 namespace gptc {
 
 namespace {

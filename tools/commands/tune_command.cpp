@@ -12,7 +12,6 @@
 
 #include <atomic>
 #include <csignal>
-#include <utility>
 
 namespace gptc {
 

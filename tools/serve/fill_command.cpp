@@ -122,7 +122,8 @@ private:
 void addFillOptions(Command fill, FillCommand &command) {
   addPairOptions(fill, addTextOptions(fill, command.input, "tokens"), command.input);
   fill.option("--top", command.top,
-              fmt::format("so many tokens for each mask, likeliest first; default: {}", command.top))
+              fmt::format("so many tokens for each mask, likeliest first, of those that have a text; default: {}",
+                          command.top))
       .within(int64_t(1), int64_t(1) << 16);
 }
 

@@ -40,9 +40,11 @@ Option addTaskOptions(Command eval, TaskCommand &command) {
   const Option task =
       eval.option(
               "--task", command.file,
-              "multiple choice by log-likelihoods: JSON lines of HellaSwag, ARC, or with query or context, choices, "
-              "gold, or with context_options, continuation, gold; encoded, cut and scored as by "
-              "lm-evaluation-harness 0.4; of equal choices the first is taken")
+              "multiple choice by log-likelihoods: JSON lines of one form, HellaSwag's (ctx, or ctx_a and ctx_b, "
+              "endings, label), ARC's (question, choices, answerKey), query or context with choices and gold, or "
+              "context_options with continuation and gold; encoded, cut and scored as by lm-evaluation-harness 0.4: "
+              "acc takes the likeliest choice, acc_norm that per character, acc_bytes per byte, acc_token per token as "
+              "CORE does, of equal ones the first; context_options have acc alone")
           .type("FILE.jsonl");
   eval.option("--shots", command.shots,
               "put so many solved questions before each: the first of the file, but for itself; default: 0")
