@@ -99,8 +99,12 @@ void removeMegatronIndex(const std::string &tokenFile) {
   if (!std::filesystem::is_regular_file(path, ignored))
     return;
   std::string begin(kMagic.size(), '\0');
-  if (InputFile(path, "index").read(0, begin.data(), begin.size()) && begin == kMagic)
-    std::filesystem::remove(path, ignored);
+  try {
+    if (InputFile(path, "index").read(0, begin.data(), begin.size()) && begin == kMagic)
+      std::filesystem::remove(path, ignored);
+  } catch (const UserError &) {
+    // Readers of the tokens cannot open it either, and say so.
+  }
 }
 
 }  // namespace gptc

@@ -41,7 +41,7 @@ private:
 std::string megatronIndexOf(const std::string &tokenFile);
 
 /// Removes the index of a token file that has another format now, by which readers would take its bytes for other
-/// tokens. A file of that name that is no index stays.
+/// tokens. A file of that name that is no index, or cannot be read, stays.
 void removeMegatronIndex(const std::string &tokenFile);
 
 }  // namespace gptc

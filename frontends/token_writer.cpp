@@ -49,11 +49,11 @@ void TokenWriter::finish() {
 }
 
 void TokenWriter::commit() {
+  // Before the tokens: a kill leaves tokens without an index, never beside that of others.
+  removeMegatronIndex(path);
   file.commit();
   if (index)
     index->commit();
-  else
-    removeMegatronIndex(path);
 }
 
 }  // namespace gptc

@@ -10,7 +10,8 @@ import json
 import sys
 
 sys.dont_write_bytecode = True
-from opened import AutoModelForMaskedLM, AutoTokenizer, opened, pipeline, transformers
+from opened import AutoModelForMaskedLM, AutoTokenizer, opened, transformers
+from transformers import pipeline
 
 
 def main():

@@ -237,8 +237,8 @@ TEST_F(FillMaskTest, PlansToo) {
   refuses({decoder, "--out-dir", w.path("out-decoder"), "--text", text}, 3, "fills no masks: it continues texts");
 }
 
-// The last row of the model is beyond the tokenizer's vocabulary, and one number within it has no text. Both are
-// likelier than any word.
+// The last row of the model is beyond the tokenizer's vocabulary, and one number within it has no text. The
+// first is likelier than any word, the second than most.
 TEST_F(FillMaskTest, TokensWithoutTextFillNoMask) {
   const std::string dir = folder("bert"), text = "t19 t28 t27 t12 t28 t9 t28";
   const std::set<int> needed = {0, 1, 2, 3, 28, 19, 27, 12, 9};

@@ -11,7 +11,7 @@ try:
     import torch
     import transformers
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
-    from transformers import AutoTokenizer, pipeline
+    from transformers import AutoTokenizer
 except ImportError as e:
     print(f"skipped: {e}")
     sys.exit(77)

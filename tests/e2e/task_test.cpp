@@ -1,7 +1,7 @@
 // `gptrun eval --task`: its log-likelihoods are the sums of what `gptrun sample` says of the same texts, to the bit.
 #include "tests/support/harness.h"
 #include "tests/support/json_lines.h"
-#include "tests/support/words_tokenizer.h"
+#include "tests/support/word_models.h"
 
 #include "support/json.h"
 
@@ -268,7 +268,7 @@ TEST_F(TaskTest, WeightsThatAreNotFiniteAreNamedAndNoResultsWritten) {
   writeFile(dir + "/model.safetensors", whole);
   const Result good = eval();
   EXPECT_EQ(good.code, 0) << good.output;
-  EXPECT_EQ(objectsOf(readFile(kept)).size(), 1u) << good.output;
+  EXPECT_EQ(objectLines(readFile(kept)).size(), 1u) << good.output;
 }
 
 }  // namespace
