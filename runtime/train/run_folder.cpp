@@ -14,6 +14,15 @@
 namespace gptc {
 namespace fs = std::filesystem;
 
+bool RunLock::isHeld(const std::string &outDir) {
+  const int fd = ::open(pathIn(outDir).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return false;
+  const bool isHeld = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(fd);
+  return isHeld;
+}
+
 RunLock::RunLock(const std::string &outDir) : path(pathIn(outDir)) {
   makeDirs(outDir);
   fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);

@@ -10,6 +10,9 @@ namespace gptc {
 class RunLock {
 public:
   static std::string pathIn(const std::string &outDir) { return outDir + "/.lock"; }
+  /// Whether a process holds the folder. It looks by taking the lock for a moment, in which a run that starts would
+  /// find the folder taken.
+  static bool isHeld(const std::string &outDir);
   explicit RunLock(const std::string &outDir);
   ~RunLock();
   RunLock(const RunLock &) = delete;

@@ -1,4 +1,5 @@
 // gptc experiment: how files expand into runs, intervals over seeds, and a real experiment that fails, stops, goes on.
+#include "runtime/train/run_folder.h"
 #include "support/diagnostics.h"
 #include "support/json.h"
 #include "tests/support/eventually.h"
@@ -8,7 +9,9 @@
 
 #include <csignal>
 #include <filesystem>
+#include <optional>
 #include <set>
+#include <thread>
 
 using namespace e2e;
 using namespace gptc;
@@ -217,6 +220,19 @@ struct ExperimentTest : ::testing::Test {
     args.insert(args.end(), more.begin(), more.end());
     return w.gptc(args);
   }
+  /// The same with this shell script in gptrun's place, in which $REAL is the true one.
+  Result withGptrun(const std::string &script) {
+    const std::string bin = w.path("bin");
+    std::error_code e;
+    if (fs::create_directories(bin) && (fs::create_hard_link(GPTC_BIN_DIR "/gptc", bin + "/gptc", e), e)) {
+      fs::copy_file(GPTC_BIN_DIR "/gptc", bin + "/gptc");  // on another file system
+    }
+    writeFile(bin + "/gptrun", "#!/bin/sh\nREAL=" GPTC_BIN_DIR "/gptrun\n" + script);
+    fs::permissions(bin + "/gptrun", fs::perms::owner_all);
+    return Process({bin + "/gptc", "experiment", w.path("e.toml"), "--out", w.path("x"), "--threads", "1"},
+                   {{"GPTC_CACHE", cacheDir()}}, w.path("said"))
+        .wait();
+  }
   std::vector<RunResult> results() { return readResults(w.path("x/results.jsonl")); }
   /// An experiment of one run, x/a, in the background.
   Process startLong(const std::string &steps) {
@@ -302,6 +318,55 @@ TEST_F(ExperimentTest, AFailingVariantIsRecordedAndTheNextGoesOn) {
   file("steps = 4\n" + bad + "3\"]\n" + good);
   EXPECT_EQ(experiment({"--stop-on-failure"}).code, 3);
   EXPECT_EQ(results().size(), 1u);
+}
+
+TEST_F(ExperimentTest, WaitsForARunThatStillWritesInItsFolder) {
+  const std::string a = "steps = 4\n[[variant]]\nname = \"a\"\n";
+  file(a);
+  ASSERT_EQ(experiment().code, 0);
+  file(a + "[[variant]]\nname = \"b\"\n");
+  std::optional<RunLock> earlier(w.path("x/b"));  // as of a gptrun that has outlived its experiment
+  Process p = w.start("gptc", {"experiment", w.path("e.toml"), "--out", w.path("x"), "--threads", "1"});
+  ASSERT_TRUE(gptc::test::eventually([&] {
+    return p.hasEnded() || readFile(w.path("output-1")).find("waiting for an earlier gptrun") != std::string::npos;
+  }));
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // in which it would begin
+  EXPECT_FALSE(p.hasEnded());
+  EXPECT_FALSE(fs::exists(w.path("x/b/compile.log"))) << "nothing is started";
+  earlier.reset();
+  const Result r = p.wait();
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(r.output.find("waiting"), r.output.rfind("waiting")) << "said once\n" << r.output;
+  ASSERT_EQ(results().size(), 2u);
+  EXPECT_FALSE(results()[1].failed);
+  // Ctrl-C ends the waiting too.
+  file(a + "[[variant]]\nname = \"c\"\n");
+  earlier.emplace(w.path("x/c"));
+  Process waiting = w.start("gptc", {"experiment", w.path("e.toml"), "--out", w.path("x")});
+  ASSERT_TRUE(gptc::test::eventually([&] {
+    return waiting.hasEnded() ||
+           readFile(w.path("output-2")).find("waiting for an earlier gptrun") != std::string::npos;
+  }));
+  ::kill(waiting.pid(), SIGINT);
+  EXPECT_EQ(waiting.wait().code, 130);
+  EXPECT_EQ(results().size(), 2u);
+}
+
+TEST_F(ExperimentTest, AFolderThatCannotBeWrittenIsNoResultOfTheRun) {
+  file("steps = 4\n");
+  const Result r = withGptrun("echo 'error[GPTC0401]: cannot write in x: it is full of eels'\nexit 4\n");
+  EXPECT_EQ(r.code, 4) << r.output;
+  EXPECT_NE(r.output.find("error[GPTC0401]: model: cannot write in x: it is full of eels"), std::string::npos)
+      << r.output;
+  EXPECT_TRUE(results().empty());
+  // Taken by another at the very moment: it begins again.
+  const Result again =
+      withGptrun("if mkdir " + w.path("once") + "\nthen echo 'error[GPTC0401]: another run is writing in x'\n" +
+                 "exit 4\nfi\nexec $REAL \"$@\"\n");
+  EXPECT_EQ(again.code, 0) << again.output;
+  EXPECT_TRUE(fs::exists(w.path("once")));
+  ASSERT_EQ(results().size(), 1u);
+  EXPECT_FALSE(results()[0].failed);
 }
 
 TEST_F(ExperimentTest, AnotherCallMustNotWriteAtTheSameTime) {

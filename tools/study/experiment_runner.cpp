@@ -75,6 +75,9 @@ public:
     return stop;
   }
 
+  /// Waits. False, at once, if a signal asks or has asked to stop.
+  bool pause(double seconds) { return !stop && !note(seconds); }
+
   /// Runs a program with its output at the end of a file. Seconds count from when `begun` grows, if one is named:
   /// after `limit` of them it gets one SIGINT.
   End run(std::vector<std::string> words, const std::string &log, const std::string &begun = "",
@@ -357,11 +360,46 @@ private:
   }
 
   static RunResult failedBy(RunResult r, const End &end) {
+    const std::optional<RunError> error = errorIn(end.output);
+    if (isOfFolder(error))
+      throw UserError(ErrorCode::Unwritable, fmt::format("{}: {}", r.name, error->message),
+                      "mend that; then the same command goes on");
     return failedBy(std::move(r), end.code,
-                    errorIn(end.output)
-                        .value_or(RunError{"", end.code > 128 ? fmt::format("ended by signal {} ({})", end.code - 128,
-                                                                            strsignal(end.code - 128))
-                                                              : fmt::format("ended with exit code {}", end.code)}));
+                    error.value_or(RunError{"", end.code > 128 ? fmt::format("ended by signal {} ({})", end.code - 128,
+                                                                             strsignal(end.code - 128))
+                                                               : fmt::format("ended with exit code {}", end.code)}));
+  }
+
+  /// Whether an error says nothing of a run, but that its folder cannot be written now.
+  static bool isOfFolder(const std::optional<RunError> &error) {
+    return error && error->code == codeText(ErrorCode::Unwritable);
+  }
+
+  /// Waits while a process writes in a run's folder: a gptrun lives on for a while if what started it was killed. False
+  /// if a signal asked to stop.
+  bool awaitFolder(const ExperimentRun &run) {
+    for (bool isSaid = false; RunLock::isHeld(folderOf(run)); isSaid = true) {
+      if (!isSaid)
+        request.say(fmt::format("      waiting for an earlier gptrun, which still writes in {}", folderOf(run)));
+      if (!children.pause(0.2))
+        return false;
+    }
+    return true;
+  }
+
+  /// Trains for at most `seconds`. nullopt if a signal came before it began.
+  std::optional<End> startTraining(const ExperimentRun &run, const std::string &plan, double seconds) {
+    const std::string folder = folderOf(run);
+    std::vector<std::string> words = {gptrun, plan, "--out-dir", folder};
+    if (request.threads)
+      words.insert(words.end(), {"--threads", std::to_string(request.threads)});
+    End end = children.run(words, folder + "/run.log", folder + "/log.jsonl", seconds);
+    if (end.code == 0 || end.isStopped || !isOfFolder(errorIn(end.output)))
+      return end;
+    // Another run may have taken the folder since it was found free.
+    if (!awaitFolder(run))
+      return std::nullopt;
+    return children.run(words, folder + "/run.log", folder + "/log.jsonl", seconds);
   }
 
   /// Compiles a run's plan. nullopt if it was stopped.
@@ -384,6 +422,8 @@ private:
     if (prepared[i].error)
       return failedBy(result, prepared[i].exit, *prepared[i].error);
     makeDirs(folder);
+    if (!awaitFolder(run))
+      return std::nullopt;
     auto state = RunState::read(stateOf(run));
     if (!state || state->fingerprint != prepared[i].fingerprint) {
       removeTree(plan);
@@ -414,7 +454,7 @@ private:
 
   std::optional<RunResult> train(const ExperimentRun &run, const std::string &plan, RunState state, int64_t batch,
                                  RunResult result) {
-    const std::string folder = folderOf(run), log = folder + "/run.log";
+    const std::string folder = folderOf(run);
     Plan loaded;
     try {
       loaded = loadPlan(plan);
@@ -426,10 +466,10 @@ private:
     const double left = timed ? request.experiment.budget.amount - state.seconds : INFINITY;
     End end;
     if (left > 0) {
-      std::vector<std::string> words = {gptrun, plan, "--out-dir", folder};
-      if (request.threads)
-        words.insert(words.end(), {"--threads", std::to_string(request.threads)});
-      end = children.run(words, log, folder + "/log.jsonl", left);
+      std::optional<End> training = startTraining(run, plan, left);
+      if (!training)
+        return std::nullopt;
+      end = std::move(*training);
       state.seconds += end.seconds;
       state.write(stateOf(run));
     }

@@ -34,9 +34,10 @@ struct ExperimentReport {
 };
 
 /// Changes the working folder to that of the experiment's file, from which paths in settings count. SIGINT, SIGTERM and
-/// SIGHUP go to the program that runs, once each, and end the experiment with it. A run that fails is recorded. Throws
-/// UserErrors: Contradiction for runs that were made by other settings, Unwritable for a folder that holds something
-/// else or that another experiment writes in, and of the first run if no run has a valid model.
+/// SIGHUP go to the program that runs, once each, and end the experiment with it. A run that fails is recorded, unless
+/// its folder cannot be written. While another gptrun writes in it, it waits. Throws UserErrors: Contradiction for runs
+/// that were made by other settings; Unwritable for folders that cannot be written, or for one that holds something
+/// else or that another experiment writes in; and of the first run if no run has a valid model.
 ExperimentReport runExperiment(const ExperimentRequest &request);
 
 }  // namespace gptc
