@@ -7,6 +7,7 @@
 #include "tools/study/experiment.h"
 #include "tools/study/experiment_results.h"
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <optional>
@@ -416,6 +417,42 @@ TEST_F(ExperimentTest, SecondsEndARunWhereverItIs) {
   const Result again = experiment();
   ASSERT_EQ(again.code, 0) << again.output;
   EXPECT_EQ(results()[0].json(), one.json());
+}
+
+TEST_F(ExperimentTest, ABudgetOfSecondsSurvivesAKill) {
+  file("seconds = 100000\nset = [\"train.steps=100000000\", \"eval.every=0\", \"checkpoint.every=0\"]\n");
+  auto seconds = [&] {
+    const nlohmann::json state = parseJsonOrDiscard(readFile(w.path("x/model/run.json")));
+    return part(state, "seconds").is_number() ? state["seconds"].get<double>() : 0;
+  };
+  auto start = [&] {
+    return w.start("gptc", {"experiment", w.path("e.toml"), "--out", w.path("x"), "--threads", "1"});
+  };
+  double least = 1e9;
+  auto reaches = [&](Process &p, double more) {
+    auto look = [&] {
+      const double now = seconds();
+      least = std::min(least, now);
+      return p.hasEnded() || now > more;
+    };
+    return gptc::test::eventually(look, std::chrono::minutes(5)) && !p.hasEnded();
+  };
+  Process killed = start();
+  ASSERT_TRUE(reaches(killed, 2.5)) << "nothing is noted while it runs";
+  ::kill(killed.pid(), SIGKILL);
+  killed.wait();
+  const double before = seconds();
+  EXPECT_GT(before, 2.5);
+  // gptrun has lived on for a while; that is nobody's failure.
+  least = before;
+  Process next = start();
+  ASSERT_TRUE(reaches(next, before));
+  EXPECT_EQ(least, before) << "it counts from there on";
+  ::kill(next.pid(), SIGINT);
+  const Result stopped = next.wait();
+  EXPECT_EQ(stopped.code, 130) << stopped.output;
+  EXPECT_GT(seconds(), before);
+  EXPECT_TRUE(results().empty()) << results()[0].error.message;
 }
 
 TEST_F(ExperimentTest, FlopsBecomeSteps) {

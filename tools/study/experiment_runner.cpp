@@ -21,6 +21,7 @@
 #include <exception>
 #include <fcntl.h>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <pthread.h>
 #include <sys/prctl.h>
@@ -79,14 +80,14 @@ public:
   bool pause(double seconds) { return !stop && !note(seconds); }
 
   /// Runs a program with its output at the end of a file. Seconds count from when `begun` grows, if one is named:
-  /// after `limit` of them it gets one SIGINT.
+  /// after `limit` of them it gets one SIGINT. `progress` is told how many they are about once in each.
   End run(std::vector<std::string> words, const std::string &log, const std::string &begun = "",
-          double limit = INFINITY) {
+          double limit = INFINITY, const std::function<void(double)> &progress = {}) {
     const int out = openAppending(log);
     const off_t begin = ::lseek(out, 0, SEEK_END);
     uintmax_t size = sizeOf(begun);  // gptrun first cuts off what is beyond its checkpoint
     bool counts = begun.empty();
-    auto started = Clock::now();
+    auto started = Clock::now(), told = started;
     const pid_t child = start(words, out);
     ::close(out);
     End end;
@@ -105,6 +106,10 @@ public:
         started = Clock::now();
       } else {
         size = now;
+      }
+      if (counts && progress && secondsSince(told) >= 1) {
+        told = Clock::now();
+        progress(secondsSince(started));
       }
       if (counts && !end.isOutOfTime && secondsSince(started) >= limit) {
         end.isOutOfTime = true;
@@ -195,7 +200,7 @@ std::string fingerprintOf(const Config &config, const Budget &budget) {
 /// DIR/NAME/run.json.
 struct RunState {
   std::string fingerprint;
-  double seconds = 0;  // of gptrun so far
+  double seconds = 0;  // of gptrun so far, while it runs about to the last one
 
   static std::optional<RunState> read(const std::string &file) {
     const FileText text = readTextFile(file, kConfigLimit);
@@ -207,6 +212,14 @@ struct RunState {
   void write(const std::string &file) const {
     writeFileAtomically(
         file, nlohmann::ordered_json{{"schema", 1}, {"fingerprint", fingerprint}, {"seconds", seconds}}.dump(1) + "\n");
+  }
+  /// Writes it with more seconds, so that they count if this process is killed. A disk that is full is gptrun's to
+  /// report.
+  void note(double more, const std::string &file) const {
+    try {
+      RunState{fingerprint, seconds + more}.write(file);
+    } catch (const UserError &) {
+    }
   }
 };
 
@@ -388,18 +401,21 @@ private:
   }
 
   /// Trains for at most `seconds`. nullopt if a signal came before it began.
-  std::optional<End> startTraining(const ExperimentRun &run, const std::string &plan, double seconds) {
+  std::optional<End> startTraining(const ExperimentRun &run, const std::string &plan, const RunState &state,
+                                   double seconds) {
     const std::string folder = folderOf(run);
     std::vector<std::string> words = {gptrun, plan, "--out-dir", folder};
     if (request.threads)
       words.insert(words.end(), {"--threads", std::to_string(request.threads)});
-    End end = children.run(words, folder + "/run.log", folder + "/log.jsonl", seconds);
+    auto start = [&] {
+      return children.run(words, folder + "/run.log", folder + "/log.jsonl", seconds,
+                          [&](double more) { state.note(more, stateOf(run)); });
+    };
+    End end = start();
     if (end.code == 0 || end.isStopped || !isOfFolder(errorIn(end.output)))
       return end;
     // Another run may have taken the folder since it was found free.
-    if (!awaitFolder(run))
-      return std::nullopt;
-    return children.run(words, folder + "/run.log", folder + "/log.jsonl", seconds);
+    return awaitFolder(run) ? std::optional(start()) : std::nullopt;
   }
 
   /// Compiles a run's plan. nullopt if it was stopped.
@@ -466,7 +482,7 @@ private:
     const double left = timed ? request.experiment.budget.amount - state.seconds : INFINITY;
     End end;
     if (left > 0) {
-      std::optional<End> training = startTraining(run, plan, left);
+      std::optional<End> training = startTraining(run, plan, state, left);
       if (!training)
         return std::nullopt;
       end = std::move(*training);
