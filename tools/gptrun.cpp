@@ -233,6 +233,7 @@ void addEvalOptions(Command eval, RunOptions &o) {
             "by what `gptrun sample` computes with: precision.weights, and the cache; so are models of other programs, "
             "and --task")
       .excludes(task);
+  eval.flag("--exact", o.exact).hidden();  // for gptc experiment: all digits of the loss
   eval.option(
           "--data", o.data,
           "token files to evaluate on: one, the *.bin of a folder, PREFIX of Megatron-LM's PREFIX.bin and PREFIX.idx, "

@@ -208,6 +208,13 @@ TEST(ExperimentStatistics, ErrorsAreFoundInWhatAProgramPrints) {
   EXPECT_FALSE(errorIn("all is well\n"));
 }
 
+TEST(ExperimentStatistics, ALossIsFoundWithAllItsDigits) {
+  EXPECT_EQ(valLossIn("note: x\nval loss 3.1234567890123457  perplexity 22.72  (x, 0.1 s)\n"), 3.1234567890123457);
+  EXPECT_TRUE(std::isnan(valLossIn("val loss nan  perplexity nan\n").value()));
+  EXPECT_FALSE(valLossIn("val loss is unknown\n"));
+  EXPECT_FALSE(valLossIn("loss 3\n"));
+}
+
 // ---- the command ----
 
 struct ExperimentTest : ::testing::Test {
@@ -414,9 +421,26 @@ TEST_F(ExperimentTest, SecondsEndARunWhereverItIs) {
   EXPECT_LT(one.steps, 100000000);
   EXPECT_GE(one.seconds, 2);
   EXPECT_EQ(one.valStep, one.steps) << "evaluated at its end";
+  const Result by = w.gptrun({"eval", w.path("x/model/plan"), "--out-dir", w.path("x/model"), "--exact"});
+  EXPECT_EQ(one.valLoss, valLossIn(by.output)) << by.output;
+  EXPECT_NE(fmt::format("{}", one.valLoss), fmt::format("{}", std::stod(fmt::format("{:.4f}", one.valLoss))))
+      << "all digits";
   const Result again = experiment();
   ASSERT_EQ(again.code, 0) << again.output;
   EXPECT_EQ(results()[0].json(), one.json());
+}
+
+TEST_F(ExperimentTest, AnEvaluationAtTheEndThatSaysNothingIsAFailure) {
+  file("seconds = 1\nset = [\"train.steps=100000000\", \"eval.every=0\", \"checkpoint.every=0\"]\n");
+  const Result r = withGptrun("case $1 in eval) echo \"$@\"; exit 0;; esac\nexec $REAL \"$@\"\n");
+  EXPECT_EQ(r.code, 70) << r.output;
+  ASSERT_EQ(results().size(), 1u);
+  EXPECT_TRUE(results()[0].failed);
+  EXPECT_NE(results()[0].error.message.find("no validation loss"), std::string::npos) << results()[0].error.message;
+  EXPECT_GT(results()[0].steps, 0);
+  EXPECT_NE(readFile(w.path("x/model/run.log")).find("--exact --threads 1\n"), std::string::npos)
+      << "as many threads as the run\n"
+      << readFile(w.path("x/model/run.log"));
 }
 
 TEST_F(ExperimentTest, ABudgetOfSecondsSurvivesAKill) {

@@ -25,6 +25,7 @@ struct RunOptions {
   unsigned threads = 0;
   bool profile = false, check = false, agent = false, allowChangedData = false;
   bool asSampled = false;  // evaluate by what samples
+  bool exact = false;      // print a loss that reads back to the same value
   SampleCommand sample;
   ServeCommand serve;
   EmbedCommand embed;

@@ -543,7 +543,8 @@ void runEval(RunOptions o) {
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const std::string measured = measuresInWords(found),
                     more = measured.empty() ? fmt::format("perplexity {:.2f}", std::exp(found.loss)) : measured;
-  fmt::print("{} {:.4f}  {}  ({}{}, {:.1f} s)\n", o.data.empty() ? "val loss" : "loss", found.loss, more,
+  fmt::print("{} {}  {}  ({}{}, {:.1f} s)\n", o.data.empty() ? "val loss" : "loss",
+             o.exact ? fmt::format("{}", found.loss) : fmt::format("{:.4f}", found.loss), more,
              o.data.empty() ? "" : o.data + ", ", from, seconds);
 }
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstdlib>
 #include <numbers>
 #include <tuple>
 #include <unistd.h>
@@ -144,6 +145,17 @@ std::optional<RunError> errorIn(const std::string &output) {
     return std::nullopt;
   const auto [code, rest] = text.drop_front(at + begin.size()).split("]: ");
   return RunError{code.str(), rest.split('\n').first.rtrim('\r').str()};
+}
+
+std::optional<double> valLossIn(const std::string &output) {
+  constexpr llvm::StringLiteral before = "val loss ";
+  const size_t at = output.find(before);
+  if (at == std::string::npos)
+    return std::nullopt;
+  const char *begin = output.c_str() + at + before.size();
+  char *end = nullptr;
+  const double loss = std::strtod(begin, &end);
+  return end == begin ? std::nullopt : std::optional(loss);
 }
 
 double studentT(int freedom, double share) {

@@ -53,6 +53,9 @@ void addLog(const std::string &outDir, RunResult &result);
 /// The first error that a program has printed, as support/diagnostics.h prints it.
 std::optional<RunError> errorIn(const std::string &output);
 
+/// The loss that `gptrun eval` has printed; nullopt if it has printed none.
+std::optional<double> valLossIn(const std::string &output);
+
 /// Student's t: the half of an interval that holds `share` of its distribution.
 double studentT(int freedom, double share = 0.95);
 

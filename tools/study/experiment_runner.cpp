@@ -385,7 +385,7 @@ private:
 
   /// Whether an error says nothing of a run, but that its folder cannot be written now.
   static bool isOfFolder(const std::optional<RunError> &error) {
-    return error && error->code == codeText(ErrorCode::Unwritable);
+    return error && error->code == codeName(ErrorCode::Unwritable);
   }
 
   /// Waits while a process writes in a run's folder: a gptrun lives on for a while if what started it was killed. False
@@ -400,13 +400,17 @@ private:
     return true;
   }
 
+  std::vector<std::string> withThreads(std::vector<std::string> words) const {
+    if (request.threads)
+      words.insert(words.end(), {"--threads", std::to_string(request.threads)});
+    return words;
+  }
+
   /// Trains for at most `seconds`. nullopt if a signal came before it began.
   std::optional<End> startTraining(const ExperimentRun &run, const std::string &plan, const RunState &state,
                                    double seconds) {
     const std::string folder = folderOf(run);
-    std::vector<std::string> words = {gptrun, plan, "--out-dir", folder};
-    if (request.threads)
-      words.insert(words.end(), {"--threads", std::to_string(request.threads)});
+    const std::vector<std::string> words = withThreads({gptrun, plan, "--out-dir", folder});
     auto start = [&] {
       return children.run(words, folder + "/run.log", folder + "/log.jsonl", seconds,
                           [&](double more) { state.note(more, stateOf(run)); });
@@ -515,16 +519,17 @@ private:
   /// Of a run that its seconds have ended between two evaluations.
   std::optional<RunResult> evaluateAtEnd(const ExperimentRun &run, const std::string &plan, RunResult result) {
     const std::string folder = folderOf(run);
-    const End end = children.run({gptrun, "eval", plan, "--out-dir", folder}, folder + "/run.log");
+    const End end =
+        children.run(withThreads({gptrun, "eval", plan, "--out-dir", folder, "--exact"}), folder + "/run.log");
     if (end.isStopped)
       return std::nullopt;
     if (end.code != 0)
       return failedBy(result, end);
-    constexpr llvm::StringLiteral before = "val loss ";
-    const size_t at = end.output.find(before);
-    const double loss = at == std::string::npos ? NAN : std::strtod(end.output.c_str() + at + before.size(), nullptr);
-    if (std::isfinite(loss) && !(loss >= result.valLoss))
-      result.valLoss = loss, result.valStep = result.steps;
+    const std::optional<double> loss = valLossIn(end.output);
+    if (!loss)
+      return failedBy(result, exitCodeOf(ErrorCode::Internal), {"", "gptrun eval has printed no validation loss"});
+    if (std::isfinite(*loss) && !(*loss >= result.valLoss))
+      result.valLoss = *loss, result.valStep = result.steps;
     return result;
   }
 
