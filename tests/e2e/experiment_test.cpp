@@ -328,6 +328,59 @@ TEST_F(ExperimentTest, AFailingVariantIsRecordedAndTheNextGoesOn) {
   EXPECT_EQ(results().size(), 1u);
 }
 
+TEST_F(ExperimentTest, WhoeverMendsAModelNeedsNoOption) {
+  const std::string model = readFile(w.modelFile());
+  auto useRate = [&](const char *rate) {
+    std::string text = model;
+    text.replace(text.find("lr = 1e-2"), 9, fmt::format("lr = {}", rate));
+    writeFile(w.modelFile(), text);
+  };
+  // One run compiles and then fails, the other's model is not valid.
+  file("steps = 4\n[[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"\nset = [\"model.n_head=3\"]\n");
+  EXPECT_EQ(withGptrun("exit 6\n").code, 6);
+  ASSERT_EQ(results().size(), 2u);
+  EXPECT_TRUE(results()[0].failed && results()[1].failed);
+  EXPECT_EQ(experiment().code, 6) << "done again, though nothing has changed";
+  EXPECT_TRUE(results()[0].failed);
+  useRate("2e-2");
+  EXPECT_EQ(experiment().code, 3) << "b is wrong still";
+  ASSERT_EQ(results().size(), 2u);
+  EXPECT_FALSE(results()[0].failed) << results()[0].error.message;
+  EXPECT_TRUE(results()[1].failed);
+  // What has ended well is refused.
+  useRate("3e-2");
+  const Result changed = experiment();
+  EXPECT_EQ(changed.code, 3) << changed.output;
+  EXPECT_NE(changed.output.find("GPTC0209"), std::string::npos) << changed.output;
+}
+
+TEST_F(ExperimentTest, ARunThatFailedAfterStepsOrStoppedBeforeThemMayBeCorrected) {
+  auto rate = [&](const char *lr) {
+    file(fmt::format("steps = 8\nset = [\"checkpoint.every=2\", \"optimizer.lr={}\"]\n", lr));
+  };
+  const std::string fails =
+      "if mkdir " + w.path("once") + "; then $REAL \"$@\" --steps 4; exit 6; fi\nexec $REAL \"$@\"\n";
+  rate("1e-2");
+  EXPECT_EQ(withGptrun(fails).code, 6);
+  ASSERT_EQ(results().size(), 1u);
+  EXPECT_EQ(results()[0].steps, 4);
+  rate("1e-3");
+  const Result again = experiment();
+  ASSERT_EQ(again.code, 0) << again.output;
+  EXPECT_EQ(results()[0].steps, 8);
+  EXPECT_TRUE(fs::exists(w.path("x/model/old-1/log.jsonl"))) << again.output;
+  w.train(w.compile("hand", {"train.steps=8", "checkpoint.every=2", "optimizer.lr=1e-3"}), "by-hand");
+  EXPECT_EQ(logLines(w.path("x/model")), logLines(w.path("by-hand"))) << "from the beginning";
+
+  fs::remove_all(w.path("x"));
+  rate("1e-2");
+  EXPECT_EQ(withGptrun("kill -INT $PPID; exec sleep 60\n").code, 130);
+  EXPECT_TRUE(results().empty());
+  rate("1e-3");
+  EXPECT_EQ(experiment().code, 0);
+  EXPECT_EQ(results()[0].steps, 8);
+}
+
 TEST_F(ExperimentTest, WaitsForARunThatStillWritesInItsFolder) {
   const std::string a = "steps = 4\n[[variant]]\nname = \"a\"\n";
   file(a);

@@ -54,7 +54,8 @@ nlohmann::ordered_json RunResult::json() const {
           {"exit", exit},
           {"status", failed ? "failed" : "done"},
           {"error", failed ? Json{{"code", error.code.empty() ? Json() : Json(error.code)}, {"message", error.message}}
-                           : Json()}};
+                           : Json()},
+          {"fingerprint", fingerprint}};
 }
 
 RunResult RunResult::of(const nlohmann::json &j) {
@@ -80,6 +81,7 @@ RunResult RunResult::of(const nlohmann::json &j) {
       r.error.code = code.get<std::string>();
     r.error.message = e.at("message").get<std::string>();
   }
+  r.fingerprint = j.value("fingerprint", "");
   return r;
 }
 

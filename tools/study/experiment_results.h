@@ -19,7 +19,8 @@ struct RunError {
 /// A run that has ended, by itself or by an error: a line of results.jsonl.
 ///
 ///   {"name", "variant", "seed", "settings": [...], "budget", "steps", "tokens", "loss", "val_loss", "val_step",
-///    "tokens_per_s", "seconds", "exit", "status": "done" or "failed", "error": null or {"code", "message"}}
+///    "tokens_per_s", "seconds", "exit", "status": "done" or "failed", "error": null or {"code", "message"},
+///    "fingerprint"}
 ///
 /// Unknown numbers are null. val_loss: the least; loss: the last; tokens_per_s: the median of those logged; seconds:
 /// wall clock of gptrun in all parts of the run, each from its first logged step.
@@ -35,6 +36,7 @@ struct RunResult {
   int exit = 0;  // of the program that ended it; 128 + the number of a signal
   bool failed = false;
   RunError error;
+  std::string fingerprint;  // of what decides over the run; "" of a line without it
 
   nlohmann::ordered_json json() const;
   /// Throws a Json::exception for another form.

@@ -3,6 +3,7 @@
 #include "frontends/toml_config.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/plan/plan.h"
+#include "runtime/train/metrics.h"
 #include "runtime/train/run_folder.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
@@ -188,6 +189,12 @@ RunError errorOf(const UserError &e) { return {codeName(e.diagnostics[0].code), 
 
 std::string programBeside(const char *name) { return fs::read_symlink("/proc/self/exe").parent_path() / name; }
 
+/// Of a run whose model is not valid: whoever mends that changes the text, or what is said of it.
+std::string fingerprintOf(const Experiment &e, const ExperimentRun &run, const UserError &problem) {
+  return blake3(fmt::format("{}\n{}\n{}\n{}", e.budget.str(), fmt::join(run.settings, "\n"), problem.what(),
+                            readTextFile(e.model, kConfigLimit).text));
+}
+
 /// What decides over a run.
 std::string fingerprintOf(const Config &config, const Budget &budget) {
   std::string text = budget.str() + "\n";
@@ -316,6 +323,7 @@ private:
         if (!first)
           first = std::current_exception();
         p.error = errorOf(problem);
+        p.fingerprint = fingerprintOf(e, run, problem);
         p.exit = problem.exitCode();
       }
       prepared.push_back(std::move(p));
@@ -325,7 +333,7 @@ private:
     std::vector<std::string> changed;
     for (size_t i = 0; i < e.runs.size(); ++i) {
       const auto state = RunState::read(stateOf(e.runs[i]));
-      if (state && state->fingerprint != prepared[i].fingerprint && !isUnborn(i))
+      if (state && state->fingerprint != prepared[i].fingerprint && !mayChange(i))
         changed.push_back(e.runs[i].name);
     }
     if (!changed.empty())
@@ -344,22 +352,23 @@ private:
             "\n");
   }
 
-  /// Whether a run of this name failed before its first step: it may be mended.
-  bool isUnborn(size_t i) {
-    const RunResult *r = resultOf(request.experiment.runs[i].name);
-    return r && r->failed && r->steps == 0;
+  /// Whether a run of this name may be corrected: it has failed, or was stopped before its first step.
+  bool mayChange(size_t i) {
+    const ExperimentRun &run = request.experiment.runs[i];
+    if (const RunResult *r = resultOf(run.name))
+      return r->failed;
+    return CheckpointStore(folderOf(run)).steps().empty() && readLoggedSteps(folderOf(run)).empty();
   }
 
   bool hasEnded(size_t i) {
-    const ExperimentRun &run = request.experiment.runs[i];
-    const RunResult *r = resultOf(run.name);
-    if (!r)
-      return false;
-    return !r->failed || (!request.retryFailed && r->settings == run.settings);
+    const RunResult *r = resultOf(request.experiment.runs[i].name);
+    return r && (!r->failed || (!request.retryFailed && r->fingerprint == prepared[i].fingerprint));
   }
 
-  RunResult resultFor(const ExperimentRun &run) const {
+  RunResult resultFor(size_t i) const {
+    const ExperimentRun &run = request.experiment.runs[i];
     RunResult r;
+    r.fingerprint = prepared[i].fingerprint;
     r.name = run.name, r.variant = run.variant, r.seed = run.seed, r.settings = run.settings;
     r.budget = request.experiment.budget.str();
     return r;
@@ -438,7 +447,7 @@ private:
     const ExperimentRun &run = request.experiment.runs[i];
     const Budget &budget = request.experiment.budget;
     const std::string folder = folderOf(run), plan = folder + "/plan";
-    RunResult result = resultFor(run);
+    RunResult result = resultFor(i);
     if (prepared[i].error)
       return failedBy(result, prepared[i].exit, *prepared[i].error);
     makeDirs(folder);
@@ -447,6 +456,8 @@ private:
     auto state = RunState::read(stateOf(run));
     if (!state || state->fingerprint != prepared[i].fingerprint) {
       removeTree(plan);
+      if (const std::string old = setAside(folder); !old.empty())
+        request.say(fmt::format("      what it wrote before it was changed is in {}", old));
       state = RunState{prepared[i].fingerprint, 0};
       state->write(stateOf(run));
     }

@@ -7,7 +7,8 @@
 //
 // A run that has ended is not done again, one that was interrupted goes on from its checkpoint. run.json has a hash of
 // what decides over the run: its keys as they are written in all files and settings, and its budget. A run of the same
-// name that has another is refused before anything runs.
+// name that has another is refused before anything runs. But if it has failed, or done no step, it was corrected: it
+// begins again, and files of its earlier steps go to DIR/NAME/old-N.
 #pragma once
 
 #include "tools/study/experiment.h"
