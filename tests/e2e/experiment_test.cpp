@@ -117,6 +117,22 @@ TEST(ExperimentFile, ManyRunsHaveToBeAskedFor) {
     EXPECT_NE(std::string(e.what()).find("1001 runs"), std::string::npos) << e.what();
     EXPECT_NE(std::string(e.what()).find("--yes"), std::string::npos) << e.what();
   }
+  // Where --yes would not help, it is not named.
+  std::string grid = "model = \"m\"\n[grid]\n";
+  for (const char *key : {"optimizer.lr", "optimizer.weight_decay", "train.grad_clip"}) {
+    grid += fmt::format("{} = [", key);
+    for (int i = 1; i <= 101; ++i)
+      grid += std::to_string(i) + ".0,";
+    grid += "]\n";
+  }
+  for (const int64_t most : {kManyRuns, kMostRuns})
+    try {
+      parseExperiment(grid, "e.toml", most);
+      ADD_FAILURE();
+    } catch (const UserError &e) {
+      EXPECT_NE(std::string(e.what()).find("1030301 runs"), std::string::npos) << e.what();
+      EXPECT_EQ(std::string(e.what()).find("--yes"), std::string::npos) << e.what();
+    }
 }
 
 // ---- statistics ----

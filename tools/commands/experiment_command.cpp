@@ -149,10 +149,9 @@ void experiment(const Options &o) {
   if (o.file.empty() || o.out.empty())
     throw UserError(ErrorCode::Usage, o.file.empty() ? "which experiment?" : "where to? --out is missing",
                     "gptc experiment FILE.toml --out DIR, or gptc experiment --compare RUN RUN");
-  constexpr int64_t most = 1'000'000;  // all are held in memory
   const std::string dir = absolutePath(o.out);
   const ExperimentRequest request{
-      .experiment = readExperiment(o.file, o.yes ? most : kManyRuns),
+      .experiment = readExperiment(o.file, o.yes ? kMostRuns : kManyRuns),
       .dir = dir,
       .threads = o.threads,
       .retryFailed = o.retry,

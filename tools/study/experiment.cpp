@@ -244,10 +244,14 @@ private:
     double count = double(std::max<size_t>(1, seeds.size()) * std::max<size_t>(1, variants.size()));
     for (const GridKey &k : grid)
       count *= double(k.values.size());
+    if (count > double(kMostRuns))
+      throw UserError(ErrorCode::OutOfRange,
+                      fmt::format("{} asks for {:.15g} runs, and at most {} can be listed", file, count, kMostRuns),
+                      "shorten its lists, or make several files of them");
     if (count > double(most))
       throw UserError(ErrorCode::OutOfRange,
-                      fmt::format("{} asks for {:.15g} runs, of which at most {} are made unasked", file, count, most),
-                      "shorten its lists, or give --yes if you mean it");
+                      fmt::format("{} asks for {:.15g} runs: more than {} need --yes", file, count, most),
+                      "give --yes if you mean it, or shorten its lists");
   }
 
   /// The combinations of the grid: the last key changes fastest.

@@ -54,8 +54,8 @@ struct Experiment {
 inline constexpr const char *kExperimentFile = "experiment.json";
 inline constexpr const char *kResultsFile = "results.jsonl";
 
-/// Runs beyond these have to be asked for.
-inline constexpr int64_t kManyRuns = 1000;
+/// Runs beyond these have to be asked for; all are held in memory, so that there is an end.
+inline constexpr int64_t kManyRuns = 1000, kMostRuns = 1'000'000;
 
 /// Reads an experiment. Throws UserErrors, all at once, for keys that it does not have, settings of keys that a model
 /// does not have, empty lists, and names that are twice there or no folder's; OutOfRange for more than `most` runs.
