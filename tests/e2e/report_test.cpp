@@ -133,6 +133,25 @@ TEST(Chart, LogarithmicWhereARatioIsLarge) {
   EXPECT_EQ(shortNumber(0.25), "0.25");
 }
 
+TEST(Chart, MarksOfStepsAreWholeAndDistinct) {
+  auto marks = [](double low, double high) {
+    const std::string svg = chart("Loss", {{"red", {{low, 1}, {high, 2}}}}, ChartScale::linear), place = "y=\"240.0\"";
+    std::vector<std::string> all;
+    for (size_t at = svg.find(place); at != std::string::npos; at = svg.find(place, at + 1)) {
+      const size_t begin = svg.find('>', at) + 1;
+      all.push_back(svg.substr(begin, svg.find('<', begin) - begin));
+    }
+    return all;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(marks(1, 1), (Texts{"1", "2"}));
+  EXPECT_EQ(marks(1, 2), (Texts{"1", "2"}));
+  EXPECT_EQ(marks(1, 4), (Texts{"1", "2", "3", "4"}));
+  EXPECT_EQ(marks(0, 10), (Texts{"0", "5", "10"}));
+  EXPECT_EQ(marks(200000, 200003), (Texts{"200000", "200001", "200002", "200003"}));
+  EXPECT_EQ(marks(0, 200000), (Texts{"0", "50000", "100k", "150k", "200k"}));
+}
+
 TEST(Report, FindsWhereRunsPart) {
   const LoggedValues a = {{1, 4}, {2, NAN}, {3, 2}, {5, 1}}, b = {{2, NAN}, {3, 2}, {4, 7}, {5, 1.5}, {6, 1}};
   const Parting p = partingOf(a, b);
@@ -255,6 +274,27 @@ TEST_F(ReportTest, FollowsARun) {
   EXPECT_EQ(watching.wait().code, 0);
   EXPECT_EQ(readFile(file).find("http-equiv=\"refresh\""), std::string::npos) << "the last one stays";
   EXPECT_NE(readFile(file).find("<td>7.75</td>"), std::string::npos);
+}
+
+TEST_F(ReportTest, AnEmptyLogReplacesNothing) {
+  const std::string run = folder("run", stepLine(1, "4.5")), other = folder("other", stepLine(1, "6.5"));
+  const std::string file = w.path("r.html");
+  auto shows = [&](const std::string &word) {
+    return gptc::test::eventually([&] { return fs::exists(file) && readFile(file).find(word) != std::string::npos; });
+  };
+  Process watching = w.start("gptc", {"report", run, other, "--watch", "-o", file});
+  ASSERT_TRUE(shows("<td>4.5</td>"));
+  for (const char *empty : {"", "{\"st", "no line\n"}) {
+    writeFile(run + "/log.jsonl", empty);
+    const std::string loss = fmt::format("{}.25", 10 + std::string(empty).size());
+    writeFile(other + "/log.jsonl", stepLine(1, loss));
+    EXPECT_TRUE(shows("<td>" + loss + "</td>")) << "others go on";
+    EXPECT_TRUE(shows("<td>4.5</td>")) << empty;
+  }
+  ::kill(watching.pid(), SIGTERM);
+  EXPECT_EQ(watching.wait().code, 0);
+  EXPECT_NE(readFile(file).find("<td>4.5</td>"), std::string::npos);
+  EXPECT_EQ(readFile(file).find("http-equiv=\"refresh\""), std::string::npos) << "the last one stays";
 }
 
 TEST_F(ReportTest, ABrowserShowsItOnAPhone) {

@@ -60,21 +60,30 @@ std::string signOf(const std::vector<std::string> &folders) {
   return sign;
 }
 
-/// Writes the report again whenever `sign`, which was taken before it was written last, changes, until a signal asks to
-/// stop; then once more, as one that stays.
-void watch(const ReportOptions &o, std::string sign) {
+/// Reads runs again. A run whose log cannot be read, or is empty, stays as it was: one that starts over moves its log
+/// aside, and has no line for a moment.
+void readAgain(const std::vector<std::string> &folders, std::vector<RunRecord> &runs) {
+  for (size_t i = 0; i < folders.size(); ++i)
+    try {
+      RunRecord now = readRun(folders[i]);
+      if (!now.values.empty() || runs[i].values.empty())
+        runs[i] = std::move(now);
+    } catch (const UserError &e) {
+      if (e.diagnostics[0].code != ErrorCode::FileMissing && e.diagnostics[0].code != ErrorCode::DataInvalid)
+        throw;
+    }
+}
+
+/// Writes the report on `runs` again whenever `sign`, which was taken before they were read, changes, until a signal
+/// asks to stop; then once more, as one that stays.
+void watch(const ReportOptions &o, std::string sign, std::vector<RunRecord> runs) {
   const StopSignals signals(false);
   for (bool isLast = false; !isLast;) {
     isLast = StopSignals::asked();
     if (const std::string now = signOf(o.runs); now != sign || isLast) {
       sign = now;
-      try {
-        writeFileAtomically(o.out, reportOf(readAll(o.runs), isLast ? 0 : refreshSeconds));
-      } catch (const UserError &e) {
-        // A run that starts over moves its log aside for a moment. What cannot be written ends the command.
-        if (e.diagnostics[0].code != ErrorCode::FileMissing && e.diagnostics[0].code != ErrorCode::DataInvalid)
-          throw;
-      }
+      readAgain(o.runs, runs);
+      writeFileAtomically(o.out, reportOf(runs, isLast ? 0 : refreshSeconds));
     }
     if (!isLast)
       std::this_thread::sleep_for(betweenLooks);
@@ -96,7 +105,7 @@ void report(const ReportOptions &o) {
              o.watch ? ", written again when they change; Ctrl-C ends that" : "");
   std::fflush(stdout);
   if (o.watch)
-    watch(o, sign);
+    watch(o, sign, runs);
 }
 
 }  // namespace

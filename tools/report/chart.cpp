@@ -74,12 +74,25 @@ std::vector<std::pair<double, std::string>> marksOf(const Axis &a, int count) {
   return marks;
 }
 
+/// The steps that an axis shows: whole ones, of which no two have the same text.
+std::vector<std::pair<double, std::string>> marksOfSteps(const Axis &a, int count) {
+  const std::vector<double> ticks = evenTicks(a.low, a.high, int(std::min(double(count), a.high - a.low)));
+  const double apart = ticks.size() > 1 ? ticks[1] - ticks[0] : a.high;
+  auto digits = [](double v) { return std::floor(std::log10(v) + 1e-9); };
+  constexpr double written = 1e5;  // smaller ones are written out
+  const bool isShort = a.high < written || digits(a.high) - digits(apart) <= 3;
+  std::vector<std::pair<double, std::string>> marks;
+  for (double t : ticks)
+    marks.push_back({t, isShort ? shortNumber(t) : fmt::format("{:.0f}", t)});
+  return marks;
+}
+
 void drawGrid(SvgDrawing &d, const Axis &x, const Axis &y) {
   for (const auto &[v, text] : marksOf(y, 5)) {
     d.line(left, y.at(v), right, y.at(v), grid);
     d.text(left - 6, y.at(v) + 4, text, "end");
   }
-  for (const auto &[v, text] : marksOf(x, 4)) {
+  for (const auto &[v, text] : marksOfSteps(x, 4)) {
     d.line(x.at(v), bottom, x.at(v), bottom + 4, grid);
     d.text(std::min(x.at(v), right - 8), bottom + 18, text, "middle");
   }
