@@ -234,6 +234,7 @@ void sayFacts(Module &m, const Config &config) {
                                .steps = config.run.steps,
                                .warmup = o.warmupSteps,
                                .schedule = o.schedule,
+                               .decaySteps = o.decaySteps,
                                .lr = o.lr,
                                .minLrRatio = o.minLrRatio,
                                .beta1 = o.beta1,

@@ -29,6 +29,11 @@ std::vector<std::string> textsOf(const std::vector<values::Word> &words) {
   return all;
 }
 
+bool isText(ConfigReader &r, const char *key) {
+  const TomlValue *v = r.get(key);
+  return v && std::holds_alternative<std::string>(v->value);
+}
+
 /// The word that stands there in place of a number, or null.
 const values::Word *wordAt(ConfigReader &r, const char *key, const std::vector<values::Word> &words) {
   const TomlValue *v = r.get(key);
@@ -85,6 +90,8 @@ struct ByType {
   void operator()(const values::Integer &t) const {
     if (const values::Word *w = wordAt(r, key, t.words))
       as<int64_t>() = int64_t(w->value);
+    else if (t.steps && isText(r, key))
+      return;  // read when train.steps and the batch are known (frontends/schedule_steps.h)
     else if (t.tokens)
       r.tokens(key, as<int64_t>(), t.least, t.most);
     else

@@ -130,6 +130,8 @@ json schemaOf(const ValueType &type) {
       Overloaded{
           [](const values::Integer &t) {
             const json number = {{"type", "integer"}, {"minimum", t.least}, {"maximum", t.most}};
+            if (t.steps)
+              return json{{"anyOf", {number, {{"type", "string"}, {"pattern", "^[0-9.].*(%|tokens) *$"}}}}};
             if (!t.tokens)
               return anyOf(number, t.words);
             const json text = {{"type", "string"}, {"pattern", R"(^[0-9.]+([eE]\+?[0-9]+)?[KMBTkmbt]?$)"}};
@@ -284,8 +286,10 @@ std::string typeText(const ValueType &type) {
           [](const values::Integer &t) {
             return t.least == t.most ? fmt::format("{}", t.least)
                                      : orWords(fmt::format("integer, {} to {}{}", t.least, t.most,
-                                                           t.tokens ? ", or a text such as \"512K\"" : ""),
-                                               t.words);
+                                                           t.tokens  ? ", or a text such as \"512K\""
+                                                           : t.steps ? ", \"2%\" of train.steps or \"10M tokens\""
+                                                                     : ""),
+                                               t.steps ? std::vector<values::Word>() : t.words);
           },
           [](const values::Number &t) {
             return orWords(fmt::format("number, {} {} and {} {}", t.least.open ? "above" : "at least", t.least.value,

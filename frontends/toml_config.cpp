@@ -10,6 +10,7 @@
 #include "frontends/hf_text_form.h"
 #include "frontends/label_names.h"
 #include "frontends/read_settings.h"
+#include "frontends/schedule_steps.h"
 #include "ir/quantized.h"
 #include "support/files.h"
 #include "support/words.h"
@@ -508,6 +509,7 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
                "its statistics, of which there are few, stay on the GPU",
                {"leave the key out; optimizer.name = \"adamw\" and \"sgd\" can be there"});
   checkBatch(r, c.model, c.parallel, c.train, namesCuda(c.compile.target));
+  takeScheduleSteps(r, c);
   if (!c.model.causal && c.run.sampleEvery)
     r.complain("eval.sample_every", ErrorCode::Contradiction, "an encoder cannot continue a text",
                "model.causal = false reads both ways", {"eval.sample_every = 0 works, or model.causal = true"});
@@ -531,6 +533,9 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
     c.warnings.push_back(
         fmt::format("the learning rate never reaches {}: optimizer.warmup_steps = {}, train.steps = {}", c.optimizer.lr,
                     c.optimizer.warmupSteps, c.run.steps));
+  if (c.optimizer.decaySteps >= 0 && c.optimizer.schedule != LrSchedule::wsd)
+    c.warnings.push_back(fmt::format("optimizer.decay_steps = {} changes nothing: it is of schedule \"wsd\", not \"{}\"",
+                                     c.optimizer.decaySteps, nameOf(c.optimizer.schedule)));
   if (c.parallel.offload == "optimizer" && !namesCuda(c.compile.target))
     c.warnings.push_back("parallel.offload = \"optimizer\" changes nothing: on a CPU moments are in the host's memory");
   c.written = std::move(layers.values);

@@ -48,8 +48,9 @@ template <> inline constexpr auto wordsOf<ClassifierPooling> = std::to_array({"c
 enum class OptimizerKind { adamw, sgd, adafactor };
 template <> inline constexpr auto wordsOf<OptimizerKind> = std::to_array({"adamw", "sgd", "adafactor"});
 
-enum class LrSchedule { cosine, wsd, linear, constant };
-template <> inline constexpr auto wordsOf<LrSchedule> = std::to_array({"cosine", "wsd", "linear", "constant"});
+enum class LrSchedule { cosine, wsd, linear, constant, inverse_sqrt };
+template <>
+inline constexpr auto wordsOf<LrSchedule> = std::to_array({"cosine", "wsd", "linear", "constant", "inverse_sqrt"});
 
 enum class Compute { fp32, bf16, fp16, tf32 };
 template <> inline constexpr auto wordsOf<Compute> = std::to_array({"fp32", "bf16", "fp16", "tf32"});

@@ -7,7 +7,8 @@
 //      part are summed over these gradients, and then the parts in a tree: squares of each place that parts share,
 //      which no cut changes, then a group's places of a part, the groups, the parameters.
 //   2. clip_scale: min(1, grad_clip / norm), or -1 if the norm is not finite. Updates with -1 change nothing.
-//   3. lr_schedule from @step and the module attributes lr, schedule, warmup, steps, min_lr_ratio.
+//   3. lr_schedule from @step and the module attributes lr, schedule, warmup, decay_steps, steps,
+//      min_lr_ratio.
 //   4. Each trained parameter gets the update that the module attribute `optimizer` names. The attributes lr_scale,
 //      weight_decay, beta1 and beta2 of its state (ir/graph.h) override the module attributes. The module's weight
 //      decay applies only to states with decay=true.
@@ -52,12 +53,14 @@ public:
     Op *const last = ret->prev();
     normAndScale();
     now = b.read(*need("step", "state @step : i64[] {kind=\"counter\"}"));
-    lr = b.value(OpKind::lr_schedule, {now},
-                 attrs({{"kind", std::string(nameOf(facts.schedule))},
-                        {"lr", facts.lr},
-                        {"warmup", facts.warmup},
-                        {"steps", facts.steps},
-                        {"min_ratio", facts.minLrRatio}}));
+    AttrMap schedule = attrs({{"kind", std::string(nameOf(facts.schedule))},
+                              {"lr", facts.lr},
+                              {"warmup", facts.warmup},
+                              {"steps", facts.steps},
+                              {"min_ratio", facts.minLrRatio}});
+    if (facts.schedule == LrSchedule::wsd && facts.decaySteps >= 0)
+      schedule.set("decay", facts.decaySteps);
+    lr = b.value(OpKind::lr_schedule, {now}, schedule);
     const bool bf16 = fact<&PrecisionFacts::optimizerState>(m) == MomentType::bf16;
     switch (facts.optimizer) {
     case OptimizerKind::adamw:

@@ -34,33 +34,41 @@ Expr d(double v) { return kir::fimm(v, DType::f64); }
 ///   constant      lr
 ///   linear        from lr at `warmup` down to min at `steps`, min beyond
 ///   cosine        the same, along half a cosine (Loshchilov & Hutter 2017)
-///   wsd           warm-up, stable, decay: lr, then linear over the last fifth of the steps (Hu et al. 2024)
+///   wsd           warm-up, stable, decay: lr, then linear over the last `decay` steps (Hu et al. 2024), which are a
+///                 fifth of all unless the attribute says otherwise
+///   inverse_sqrt  lr * sqrt(T / (it - warmup + T)), at least min, with T = warmup, or 10000 without a warm-up (Vaswani
+///                 et al. 2017; T as in get_inverse_sqrt_schedule of transformers); `steps` does not matter
 /// where min = lr * min_ratio.
 struct LrSchedule {
   std::string kind;
   double lr, least;
-  int64_t warmup, steps, decayFrom;
+  int64_t warmup, steps, decay, decayFrom;
 
   explicit LrSchedule(const Op &op)
       : kind(op.attrs.getString("kind", "constant")), lr(op.attrs.getFloat("lr")),
         least(lr * op.attrs.getFloat("min_ratio")), warmup(op.attrs.getInt("warmup")), steps(op.attrs.getInt("steps")),
-        decayFrom(kind == "wsd" ? std::max(warmup, steps - steps / 5) : warmup) {}
+        decay(op.attrs.getInt("decay", -1)),
+        decayFrom(kind == "wsd" ? std::max(warmup, steps - (decay < 0 ? steps / 5 : decay)) : warmup) {}
   /// The number of steps in which the rate falls.
   double decaySteps() const { return double(std::max<int64_t>(1, steps - decayFrom)); }
+  /// T of inverse_sqrt.
+  double timescale() const { return double(warmup > 0 ? warmup : 10000); }
 };
 
 std::string checkLrSchedule(const Op &op) {
   LrSchedule s(op);
   constexpr int64_t most = int64_t(1) << 40;
   double ratio = op.attrs.getFloat("min_ratio");
-  if (s.kind != "constant" && s.kind != "linear" && s.kind != "cosine" && s.kind != "wsd")
-    return fmt::format("kind {:?} is none of constant, linear, cosine, wsd", s.kind);
+  if (s.kind != "constant" && s.kind != "linear" && s.kind != "cosine" && s.kind != "wsd" && s.kind != "inverse_sqrt")
+    return fmt::format("kind {:?} is none of constant, linear, cosine, wsd, inverse_sqrt", s.kind);
   if (!std::isfinite(s.lr) || s.lr < 0)
     return fmt::format("lr = {} must be finite and not negative", s.lr);
   if (!(ratio >= 0 && ratio <= 1))
     return fmt::format("min_ratio = {} must be between 0 and 1", ratio);
   if (s.warmup < 0 || s.warmup > most || s.steps < 0 || s.steps > most)
     return fmt::format("warmup = {} and steps = {} must be between 0 and 2^40", s.warmup, s.steps);
+  if (s.decay < -1 || s.decay > most)
+    return fmt::format("decay = {} must be between 0 and 2^40, or -1 for a fifth of steps", s.decay);
   return "";
 }
 
@@ -69,6 +77,8 @@ std::vector<Tensor> referenceLrSchedule(const Op &op, std::span<const Tensor *co
   double it = in[0]->data[0], rate = s.lr;
   if (it < double(s.warmup)) {
     rate = s.lr * (it + 1) / double(s.warmup + 1);
+  } else if (s.kind == "inverse_sqrt") {
+    rate = std::max(s.least, s.lr * std::sqrt(s.timescale() / (it - double(s.warmup) + s.timescale())));
   } else if (s.kind != "constant") {
     double ratio = std::clamp((it - double(s.decayFrom)) / s.decaySteps(), 0.0, 1.0);
     double left = s.kind == "cosine" ? 0.5 * (1.0 + std::cos(std::numbers::pi * ratio)) : 1.0 - ratio;
@@ -80,7 +90,10 @@ std::vector<Tensor> referenceLrSchedule(const Op &op, std::span<const Tensor *co
 std::vector<Expr> lowerLrSchedule(LowerCtx &c) {
   LrSchedule s(c.op);
   Expr step = c.operand(0), it = kir::cast(DType::f64, step), rate = d(s.lr);
-  if (s.kind != "constant") {
+  if (s.kind == "inverse_sqrt") {
+    Expr since = kir::max(it - d(double(s.warmup)), d(0)) + d(s.timescale());
+    rate = kir::max(d(s.least), d(s.lr) * kir::unary(UnaryOp::sqrt, d(s.timescale()) / since));
+  } else if (s.kind != "constant") {
     Expr ratio = kir::cast(DType::f64, step - kir::imm(s.decayFrom)) * d(1.0 / s.decaySteps());
     ratio = kir::min(kir::max(ratio, d(0)), d(1));
     Expr left =
@@ -315,14 +328,16 @@ OpDef define_lr_schedule() {
       .kind = OpKind::lr_schedule,
       .name = "lr_schedule",
       .summary = "learning rate of a step: warm-up lr*(step+1)/(warmup+1), then constant, linear or cosine down to "
-                 "lr*min_ratio at `steps`, or wsd: linear over the last fifth",
+                 "lr*min_ratio at `steps`, wsd: linear over the last `decay` steps, a fifth if that is -1, or "
+                 "inverse_sqrt: with the root of the steps",
       .shapes = "step i64[] -> lr f32[]",
       .operands = {{"step"}},
       .attrs = {{AttrSpec::String, "kind", false, std::string("constant")},
                 {AttrSpec::Float, "lr", true, 0.0},
                 {AttrSpec::Int, "warmup", false, int64_t(0)},
                 {AttrSpec::Int, "steps", false, int64_t(0)},
-                {AttrSpec::Float, "min_ratio", false, 0.0}},
+                {AttrSpec::Float, "min_ratio", false, 0.0},
+                {AttrSpec::Int, "decay", false, int64_t(-1)}},
       .results = {"lr"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
@@ -344,7 +359,7 @@ OpDef define_lr_schedule() {
       .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
         SampleSource s(seed);
         std::vector<OpDef::Sample> samples;
-        for (const char *kind : {"constant", "linear", "cosine", "wsd"})
+        for (const char *kind : {"constant", "linear", "cosine", "wsd", "inverse_sqrt"})
           for (int64_t step :
                {int64_t(0), s.between(0, 9), s.between(10, 80), s.between(80, 99), int64_t(100), int64_t(250)})
             samples.push_back({.operandTypes = {Type::scalar(DType::i64)},
@@ -352,7 +367,8 @@ OpDef define_lr_schedule() {
                                                {"lr", 1e-3},
                                                {"warmup", step % 3 ? int64_t(10) : int64_t(0)},
                                                {"steps", int64_t(100)},
-                                               {"min_ratio", 0.1}}),
+                                               {"min_ratio", 0.1},
+                                               {"decay", step % 2 ? int64_t(35) : int64_t(-1)}}),
                                .operandValues = {Tensor::scalar(double(step), DType::i64)}});
         return samples;
       },

@@ -29,6 +29,7 @@ struct Integer {
   int64_t least, most;
   std::vector<Word> words;
   bool tokens = false;  // may also be a text that parseWholeTokens reads: "512K"
+  bool steps = false;   // may also be a text of frontends/schedule_steps.h: "2%" of train.steps, or "10M tokens"
 };
 
 struct Bound {

@@ -139,6 +139,7 @@ struct OptimizerConfig {
   std::vector<ParameterGroup> groups;  // a parameter belongs to the last one that matches
   LrSchedule schedule = LrSchedule::cosine;
   int64_t warmupSteps = 0;
+  int64_t decaySteps = -1;  // of wsd; -1: a fifth of the steps
   double minLrRatio = 0;
 };
 
@@ -400,8 +401,12 @@ template <typename Table> void optimizerKeys(Table &key, OptimizerConfig &o) {
   key("optimizer.weight_decay", o.weightDecay, Number{atLeast(0), atMost(1000)}, "Weight decay, of matrices only.",
       Otherwise{"0.1; sgd and adafactor: 0"});
   key("optimizer.schedule", o.schedule, Choice{allWords<LrSchedule>()},
-      "Learning rate after the warm-up: falls as a cosine, stays but for the last fifth, falls evenly, or stays.");
-  key("optimizer.warmup_steps", o.warmupSteps, Integer{0, billion}, "Steps in which the learning rate rises from 0.");
+      "Learning rate after the warm-up: falls as a cosine; stays until decay_steps before the end, then falls evenly; "
+      "falls evenly; stays; or falls with the root of the steps, whatever train.steps is.");
+  key("optimizer.warmup_steps", o.warmupSteps, Integer{0, billion, {}, false, true},
+      "Steps in which the learning rate rises from 0.");
+  key("optimizer.decay_steps", o.decaySteps, Integer{0, billion, {{"20%", -1}}, false, true},
+      "schedule wsd: the last steps, in which the learning rate falls.");
   key("optimizer.min_lr_ratio", o.minLrRatio, Number{atLeast(0), atMost(1)},
       "The last learning rate, as a part of the highest.");
   key("optimizer.momentum", o.momentum, Number{atLeast(0), below(1)}, "sgd: momentum. 0: none, and no moment is kept.");

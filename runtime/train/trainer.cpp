@@ -230,7 +230,8 @@ private:
     }
     if (const std::string text = data->note(); !text.empty() && step < target)
       progress.say("note: " + text);
-    if (target > run.steps && fact<&OptimizerFacts::schedule>(m) != LrSchedule::constant)
+    const LrSchedule schedule = fact<&OptimizerFacts::schedule>(m);
+    if (target > run.steps && schedule != LrSchedule::constant && schedule != LrSchedule::inverse_sqrt)
       progress.say(fmt::format("warning: --steps {} goes beyond the {} steps of the plan, where the learning rate's "
                                "schedule ends",
                                target, run.steps));

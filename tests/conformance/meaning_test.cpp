@@ -108,6 +108,31 @@ TEST(Meaning, LearningRateFollowsNanoGPT) {
   EXPECT_NEAR(rate("wsd", 2000), 1e-4, 1e-18);
 }
 
+TEST(Meaning, LearningRateFallsInDecayStepsOrWithTheRoot) {
+  auto rate = [](const char *kind, int64_t at, int64_t warmup, int64_t decay) {
+    return evaluate(OpKind::lr_schedule, {step(at)},
+                    attrs({{"kind", kind},
+                           {"lr", 1e-3},
+                           {"warmup", warmup},
+                           {"steps", int64_t(2000)},
+                           {"min_ratio", 0.1},
+                           {"decay", decay}}))[0]
+        .data[0];
+  };
+  EXPECT_NEAR(rate("wsd", 1000, 100, 1000), 1e-3, 1e-18);
+  EXPECT_NEAR(rate("wsd", 1500, 100, 1000), 0.55e-3, 1e-18);
+  EXPECT_NEAR(rate("wsd", 1999, 100, 0), 1e-3, 1e-18);
+  EXPECT_NEAR(rate("wsd", 1050, 100, 5000), 0.55e-3, 1e-18);  // no longer than from the warm-up to the end
+  // get_inverse_sqrt_schedule of transformers, num_warmup_steps 100 and 0 (then timescale 10000).
+  EXPECT_NEAR(rate("inverse_sqrt", 50, 100, -1), 0.000504950495049505, 1e-18);
+  EXPECT_NEAR(rate("inverse_sqrt", 100, 100, -1), 1e-3, 1e-18);
+  EXPECT_NEAR(rate("inverse_sqrt", 400, 100, -1), 0.5e-3, 1e-18);
+  EXPECT_NEAR(rate("inverse_sqrt", 2500, 100, -1), 0.2e-3, 1e-18);  // beyond `steps`, too
+  EXPECT_NEAR(rate("inverse_sqrt", 1000000, 100, -1), 1e-4, 1e-18);
+  EXPECT_NEAR(rate("inverse_sqrt", 0, 0, -1), 1e-3, 1e-18);
+  EXPECT_NEAR(rate("inverse_sqrt", 30000, 0, -1), 0.5e-3, 1e-18);
+}
+
 TEST(Meaning, AdamWFollowsPyTorch) {
   // torch.optim.AdamW([0.5], lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1), gradients 0.3 and -0.7.
   AttrMap at = attrs({{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}});

@@ -317,6 +317,28 @@ TEST_F(ConfigTest, WarnsOfAWarmUpWithoutEnd) {
   EXPECT_EQ(load(small, {"train.steps=10", "optimizer.warmup_steps=10"}).warnings.size(), 1u);
 }
 
+TEST_F(ConfigTest, StepsOfASchedulePartOfTheRunOrTokens) {
+  const std::vector<std::string> run = {"train.steps=250", "train.global_batch_tokens=256"};
+  auto steps = [&](std::string warmup, std::string decay) {
+    std::vector<std::string> all = run;
+    all.insert(all.end(), {"optimizer.schedule=wsd", "optimizer.warmup_steps=" + warmup, "optimizer.decay_steps=" + decay});
+    const Config c = load(small, all);
+    return std::pair(c.optimizer.warmupSteps, c.optimizer.decaySteps);
+  };
+  using Steps = std::pair<int64_t, int64_t>;
+  EXPECT_EQ(steps("7", "0"), Steps(7, 0));
+  EXPECT_EQ(steps("\"2%\"", "\"40 %\""), Steps(5, 100));
+  EXPECT_EQ(steps("\"0.5%\"", "\"20%\""), Steps(1, -1));
+  EXPECT_EQ(steps("\"2560 tokens\"", "\"2.561K tokens\""), Steps(10, 11));  // the last step may read more
+  for (const char *bad : {"101%", "-1%", "nan%", "%", "ten%", "tokens", "1.5 tokens", "512K", "half", "1e30 tokens"}) {
+    std::vector<std::string> all = run;
+    all.push_back(fmt::format("optimizer.warmup_steps=\"{}\"", bad));
+    EXPECT_THROW(load(small, all), UserError) << bad;
+  }
+  EXPECT_TRUE(load(small, {"optimizer.schedule=wsd", "optimizer.decay_steps=5"}).warnings.empty());
+  EXPECT_EQ(load(small, {"optimizer.schedule=cosine", "optimizer.decay_steps=5"}).warnings.size(), 1u);
+}
+
 TEST_F(ConfigTest, SaysWhatIsMissing) {
   EXPECT_EQ(places("[model]\nn_layer = 2\n"), (Places{"207 0:0", "207 0:0", "207 0:0", "207 0:0", "207 0:0"}));
   EXPECT_EQ(places(""), (Places{"207 0:0", "207 0:0", "207 0:0", "207 0:0", "207 0:0", "207 0:0"}));

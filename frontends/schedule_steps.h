@@ -1,0 +1,14 @@
+// Numbers of steps that a model file writes as a part of the run or as tokens.
+#pragma once
+
+#include "frontends/config_reader.h"
+#include "ir/settings/settings.h"
+
+namespace gptc {
+
+/// Sets optimizer.warmup_steps and optimizer.decay_steps where they are texts: "2%" is that part of train.steps, rounded
+/// to the nearest step; "10M tokens" is as many steps as read at least that many tokens. Complains of other texts.
+/// train.steps and train.global_batch_tokens must have been read and checked.
+void takeScheduleSteps(ConfigReader &r, Settings &s);
+
+}  // namespace gptc
