@@ -296,6 +296,7 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   Parameters declarations(*m, c);
   declarations.declare((!options.embed || options.fills) && !c.labels, options.embed ? options.labels : c.labels);
   applyGroups(config, *m);
+  applyLayerDecay(config, *m);
   applyEightBits(config, *m);
   if (config.precision.compute == "fp16")
     declarations.declareLossScale();

@@ -7,6 +7,8 @@
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 
+#include <cmath>
+
 namespace gptc {
 
 bool matchesPattern(llvm::StringRef pattern, llvm::StringRef name) {
@@ -127,6 +129,31 @@ void applyGroups(const Config &config, Module &m) {
     throw UserError(problems);
 }
 
+namespace {
+
+/// The layers above a parameter; those of embeddings are below all.
+int64_t layersAbove(llvm::StringRef name, int64_t layers) {
+  int64_t layer = 0;
+  if (name.consume_front("h.") && !name.split('.').first.getAsInteger(10, layer))
+    return layers - layer;
+  const bool embedding = name.starts_with("wte.") || name.starts_with("wpe.") || name.starts_with("wtt.") ||
+                         name.starts_with("word_embeddings_layernorm.");
+  return embedding ? layers + 1 : 0;
+}
+
+}  // namespace
+
+void applyLayerDecay(const Config &config, Module &m) {
+  const double decay = config.optimizer.layerDecay;
+  if (decay == 1)
+    return;
+  for (State *s : parametersOf(m)) {
+    const int64_t above = layersAbove(s->name, config.model.nLayer);
+    if (above && !fact<&TrainedFacts::frozen>(*s))
+      setFact<&TrainedFacts::lrScale>(*s, fact<&TrainedFacts::lrScale>(*s) * std::pow(decay, double(above)));
+  }
+}
+
 void applyEightBits(const Config &config, Module &m) {
   std::vector<State *> all;
   for (const auto &s : m.states)
@@ -149,8 +176,13 @@ void applyEightBits(const Config &config, Module &m) {
 
 std::vector<std::string> describeGroups(const Config &config, const Module &m) {
   const std::vector<ParameterGroup> &groups = config.optimizer.groups;
+  std::vector<std::string> lines;
+  if (const double decay = config.optimizer.layerDecay; decay != 1)
+    lines.push_back(fmt::format("layer_decay {:g}: lr x {:.3g} of embeddings, {:.3g} of layer 0, {:.3g} of layer {}", decay,
+                                std::pow(decay, double(config.model.nLayer + 1)),
+                                std::pow(decay, double(config.model.nLayer)), decay, config.model.nLayer - 1));
   if (groups.empty())
-    return {};
+    return lines;
   struct Size {
     int64_t tensors = 0, elements = 0;
   };
@@ -160,7 +192,6 @@ std::vector<std::string> describeGroups(const Config &config, const Module &m) {
     ++of.tensors;
     of.elements += wholeType(*s).elements();
   }
-  std::vector<std::string> lines;
   for (size_t i = 0; i < sizes.size(); ++i) {
     std::string what = "all others";
     if (i < groups.size()) {

@@ -19,11 +19,17 @@ bool matchesPattern(llvm::StringRef pattern, llvm::StringRef name);
 /// or if all parameters are frozen.
 void applyGroups(const Config &config, Module &m);
 
+/// Multiplies the lr_scale of parameters by optimizer.layer_decay to the power of the layers above them: 0 of what is
+/// behind the last layer, 1 of the last layer, ..., n_layer + 1 of embeddings (layer-wise learning rates as in ELECTRA,
+/// Clark et al. 2020). To be called behind applyGroups.
+void applyLayerDecay(const Config &config, Module &m);
+
 /// Marks the matrices of layers that precision.eight_bits matches (StateFacts::eightBits). Throws UserErrors together:
 /// UnknownValue for a pattern that matches none.
 void applyEightBits(const Config &config, Module &m);
 
-/// One line per group and one for parameters in no group, as `gptc compile` prints them; empty without groups.
+/// One line per group and one for parameters in no group, as `gptc compile` prints them, and one for layer_decay; empty
+/// without both.
 std::vector<std::string> describeGroups(const Config &config, const Module &m);
 
 }  // namespace gptc

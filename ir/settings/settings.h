@@ -141,6 +141,7 @@ struct OptimizerConfig {
   int64_t warmupSteps = 0;
   int64_t decaySteps = -1;  // of wsd; -1: a fifth of the steps
   double minLrRatio = 0;
+  double layerDecay = 1;
 };
 
 /// How data * tensor ranks share the work (passes/partition.cpp, passes/shard_tensor.cpp, passes/outer_steps.cpp,
@@ -409,6 +410,9 @@ template <typename Table> void optimizerKeys(Table &key, OptimizerConfig &o) {
       "schedule wsd: the last steps, in which the learning rate falls.");
   key("optimizer.min_lr_ratio", o.minLrRatio, Number{atLeast(0), atMost(1)},
       "The last learning rate, as a part of the highest.");
+  key("optimizer.layer_decay", o.layerDecay, Number{above(0), atMost(1)},
+      "Factor of the learning rate from each layer to the one below it: the head and the last norm have all of it, the "
+      "last layer this factor of it, embeddings the least. Groups' lr_scale multiplies.");
   key("optimizer.momentum", o.momentum, Number{atLeast(0), below(1)}, "sgd: momentum. 0: none, and no moment is kept.");
   key("optimizer.nesterov", o.nesterov, Boolean{}, "sgd: whether a step looks ahead along the momentum.");
   key("optimizer.relative_step", o.relativeStep, Boolean{},

@@ -57,6 +57,32 @@ TEST(ParameterGroups, TheLastThatMatchesWins) {
   EXPECT_EQ(print(*buildModel(again)), print(*m));
 }
 
+TEST(ParameterGroups, LayerDecayFallsFromTheHeadToTheEmbeddings) {
+  const Config c = config({"optimizer.layer_decay=0.5", "optimizer.group=[{match='h.1.*.bias', lr_scale=3.0}, "
+                                                        "{match='h.0.ln_2.*', frozen=true}]"});
+  auto m = buildModel(c);
+  EXPECT_FALSE(of(*m, "ln_f.weight").has("lr_scale"));
+  EXPECT_EQ(of(*m, "h.1.attn.c_attn.weight").getFloat("lr_scale"), 0.5);
+  EXPECT_EQ(of(*m, "h.1.attn.c_attn.bias").getFloat("lr_scale"), 1.5);
+  EXPECT_EQ(of(*m, "h.0.mlp.c_fc.weight").getFloat("lr_scale"), 0.25);
+  EXPECT_FALSE(of(*m, "h.0.ln_2.weight").has("lr_scale"));
+  EXPECT_EQ(of(*m, "wte.weight").getFloat("lr_scale"), 0.125);
+  EXPECT_EQ(of(*m, "wpe.weight").getFloat("lr_scale"), 0.125);
+  EXPECT_EQ(describeGroups(c, *m).front(), "layer_decay 0.5: lr x 0.125 of embeddings, 0.25 of layer 0, 0.5 of layer 1");
+  const Config again = loadConfig("", modelSettings(c), [](const std::string &) { return int64_t(0); });
+  EXPECT_EQ(print(*buildModel(again)), print(*m));
+  // A factor alone needs no group.
+  const Config alone = config({"optimizer.layer_decay=0.5"});
+  EXPECT_EQ(describeGroups(alone, *buildModel(alone)).size(), 1u);
+}
+
+TEST(ParameterGroups, LayerDecayOfWhatIsBesideTheLayers) {
+  auto m = buildModel(
+      config({"model.embedding_norm=true", "model.tie_embeddings=false", "optimizer.layer_decay=0.5"}));
+  EXPECT_EQ(of(*m, "word_embeddings_layernorm.weight").getFloat("lr_scale"), 0.125);
+  EXPECT_FALSE(of(*m, "lm_head.weight").has("lr_scale"));
+}
+
 std::vector<std::string> problemsOf(const char *groups) {
   std::vector<std::string> all;
   try {
