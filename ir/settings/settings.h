@@ -539,8 +539,8 @@ template <typename Table> void compileKeys(Table &key, CompileConfig &c) {
 template <typename Table> void dataKeys(Table &key, RunSettings &run, DataConfig &d) {
   using namespace values;
   key("data.train", run.trainData, Path{},
-      "Token files to train on, of nanoGPT or llm.c, or files of texts with labels; globs are allowed. `gptc data "
-      "prepare` makes them from text.",
+      "Token files to train on: of nanoGPT or llm.c, PREFIX of Megatron-LM's PREFIX.bin and PREFIX.idx, the *.bin of a "
+      "folder, or files of texts with labels; globs are allowed. `gptc data prepare` makes them from text.",
       Otherwise{"needed"}, InPlan{"train_data"});
   key("data.val", run.valData, Path{}, "Token files to evaluate on; globs are allowed.",
       Otherwise{"none: no evaluation"}, InPlan{"val_data"});
