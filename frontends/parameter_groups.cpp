@@ -178,8 +178,8 @@ std::vector<std::string> describeGroups(const Config &config, const Module &m) {
   const std::vector<ParameterGroup> &groups = config.optimizer.groups;
   std::vector<std::string> lines;
   if (const double decay = config.optimizer.layerDecay; decay != 1)
-    lines.push_back(fmt::format("layer_decay {:g}: lr x {:.3g} of embeddings, {:.3g} of layer 0, {:.3g} of layer {}", decay,
-                                std::pow(decay, double(config.model.nLayer + 1)),
+    lines.push_back(fmt::format("layer_decay {:g}: lr x {:.3g} of embeddings, {:.3g} of layer 0, {:.3g} of layer {}",
+                                decay, std::pow(decay, double(config.model.nLayer + 1)),
                                 std::pow(decay, double(config.model.nLayer)), decay, config.model.nLayer - 1));
   if (groups.empty())
     return lines;

@@ -1,5 +1,6 @@
 #include "frontends/read_settings.h"
 
+#include "frontends/schedule_steps.h"
 #include "ir/gpu_sheets.h"
 #include "support/files.h"
 #include "support/words.h"
@@ -91,7 +92,7 @@ struct ByType {
     if (const values::Word *w = wordAt(r, key, t.words))
       as<int64_t>() = int64_t(w->value);
     else if (t.steps && isText(r, key))
-      return;  // read when train.steps and the batch are known (frontends/schedule_steps.h)
+      checkStepsText(r, key);  // takeScheduleSteps reads it when train.steps and the batch are known
     else if (t.tokens)
       r.tokens(key, as<int64_t>(), t.least, t.most);
     else

@@ -534,8 +534,9 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
         fmt::format("the learning rate never reaches {}: optimizer.warmup_steps = {}, train.steps = {}", c.optimizer.lr,
                     c.optimizer.warmupSteps, c.run.steps));
   if (c.optimizer.decaySteps >= 0 && c.optimizer.schedule != LrSchedule::wsd)
-    c.warnings.push_back(fmt::format("optimizer.decay_steps = {} changes nothing: it is of schedule \"wsd\", not \"{}\"",
-                                     c.optimizer.decaySteps, nameOf(c.optimizer.schedule)));
+    c.warnings.push_back(
+        fmt::format("optimizer.decay_steps = {} changes nothing: it is of schedule \"wsd\", not \"{}\"",
+                    c.optimizer.decaySteps, nameOf(c.optimizer.schedule)));
   if (c.parallel.offload == "optimizer" && !namesCuda(c.compile.target))
     c.warnings.push_back("parallel.offload = \"optimizer\" changes nothing: on a CPU moments are in the host's memory");
   c.written = std::move(layers.values);

@@ -321,7 +321,8 @@ TEST_F(ConfigTest, StepsOfASchedulePartOfTheRunOrTokens) {
   const std::vector<std::string> run = {"train.steps=250", "train.global_batch_tokens=256"};
   auto steps = [&](std::string warmup, std::string decay) {
     std::vector<std::string> all = run;
-    all.insert(all.end(), {"optimizer.schedule=wsd", "optimizer.warmup_steps=" + warmup, "optimizer.decay_steps=" + decay});
+    all.insert(all.end(),
+               {"optimizer.schedule=wsd", "optimizer.warmup_steps=" + warmup, "optimizer.decay_steps=" + decay});
     const Config c = load(small, all);
     return std::pair(c.optimizer.warmupSteps, c.optimizer.decaySteps);
   };
@@ -330,7 +331,8 @@ TEST_F(ConfigTest, StepsOfASchedulePartOfTheRunOrTokens) {
   EXPECT_EQ(steps("\"2%\"", "\"40 %\""), Steps(5, 100));
   EXPECT_EQ(steps("\"0.5%\"", "\"20%\""), Steps(1, -1));
   EXPECT_EQ(steps("\"2560 tokens\"", "\"2.561K tokens\""), Steps(10, 11));  // the last step may read more
-  for (const char *bad : {"101%", "-1%", "nan%", "%", "ten%", "tokens", "1.5 tokens", "512K", "half", "1e30 tokens"}) {
+  for (const char *bad :
+       {"101%", "-1%", "nan%", "%", "ten%", "tokens", "1.5 tokens", "512K", "half", "1e30 tokens", ""}) {
     std::vector<std::string> all = run;
     all.push_back(fmt::format("optimizer.warmup_steps=\"{}\"", bad));
     EXPECT_THROW(load(small, all), UserError) << bad;

@@ -68,7 +68,8 @@ TEST(ParameterGroups, LayerDecayFallsFromTheHeadToTheEmbeddings) {
   EXPECT_FALSE(of(*m, "h.0.ln_2.weight").has("lr_scale"));
   EXPECT_EQ(of(*m, "wte.weight").getFloat("lr_scale"), 0.125);
   EXPECT_EQ(of(*m, "wpe.weight").getFloat("lr_scale"), 0.125);
-  EXPECT_EQ(describeGroups(c, *m).front(), "layer_decay 0.5: lr x 0.125 of embeddings, 0.25 of layer 0, 0.5 of layer 1");
+  EXPECT_EQ(describeGroups(c, *m).front(),
+            "layer_decay 0.5: lr x 0.125 of embeddings, 0.25 of layer 0, 0.5 of layer 1");
   const Config again = loadConfig("", modelSettings(c), [](const std::string &) { return int64_t(0); });
   EXPECT_EQ(print(*buildModel(again)), print(*m));
   // A factor alone needs no group.
@@ -77,8 +78,7 @@ TEST(ParameterGroups, LayerDecayFallsFromTheHeadToTheEmbeddings) {
 }
 
 TEST(ParameterGroups, LayerDecayOfWhatIsBesideTheLayers) {
-  auto m = buildModel(
-      config({"model.embedding_norm=true", "model.tie_embeddings=false", "optimizer.layer_decay=0.5"}));
+  auto m = buildModel(config({"model.embedding_norm=true", "model.tie_embeddings=false", "optimizer.layer_decay=0.5"}));
   EXPECT_EQ(of(*m, "word_embeddings_layernorm.weight").getFloat("lr_scale"), 0.125);
   EXPECT_FALSE(of(*m, "lm_head.weight").has("lr_scale"));
 }
