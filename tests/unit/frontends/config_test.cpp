@@ -319,7 +319,7 @@ TEST_F(ConfigTest, WarnsOfAWarmUpWithoutEnd) {
 
 TEST_F(ConfigTest, StepsOfASchedulePartOfTheRunOrTokens) {
   const std::vector<std::string> run = {"train.steps=250", "train.global_batch_tokens=256"};
-  auto steps = [&](std::string warmup, std::string decay) {
+  auto steps = [&](const std::string &warmup, const std::string &decay) {
     std::vector<std::string> all = run;
     all.insert(all.end(),
                {"optimizer.schedule=wsd", "optimizer.warmup_steps=" + warmup, "optimizer.decay_steps=" + decay});
